@@ -1,0 +1,234 @@
+"""The one formula of attention: score, masked softmax, weighted sum."""
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.amp.autocast_mode import is_autocast_available
+from torch.nn import functional as F
+
+__all__ = ["attend", "masked_softmax"]
+
+
+def _widen(tensor: Tensor) -> Tensor:
+    """Return half-precision tensors as float32, others as they are."""
+    if tensor.dtype in (torch.float16, torch.bfloat16):
+        return tensor.float()
+    return tensor
+
+
+def _check_floating(name: str, tensor: Tensor) -> None:
+    """Refuse anything but a floating-point tensor."""
+    if not isinstance(tensor, Tensor):
+        raise TypeError(
+            f"{name} must be a torch.Tensor, got {type(tensor).__name__}; "
+            f"torch.as_tensor({name}) converts lists and NumPy arrays"
+        )
+    if not tensor.is_floating_point():
+        raise TypeError(
+            f"{name} must be of a floating-point type, got {tensor.dtype}; "
+            f"{name}.float() converts it"
+        )
+
+
+def _check_mask(mask: Tensor, scores: Tensor) -> None:
+    """Refuse a mask that is not boolean or does not fit the scores."""
+    if not isinstance(mask, Tensor):
+        raise TypeError(
+            "mask must be a boolean torch.Tensor, got "
+            f"{type(mask).__name__}; torch.as_tensor(mask, dtype=torch.bool) "
+            "converts lists and NumPy arrays"
+        )
+    if mask.dtype != torch.bool:
+        raise TypeError(
+            "mask must be boolean (True = may be attended), got "
+            f"{mask.dtype}; convert a 0/1 mask with mask.bool() and a mask "
+            "of 0 and -inf with (mask == 0); if these are lengths, make a "
+            "mask of them first: torch.arange(Tk) < lengths[:, None, None]"
+        )
+    if mask.device != scores.device:
+        raise ValueError(
+            f"mask is on {mask.device} but the scores are on "
+            f"{scores.device}; move it with mask.to({str(scores.device)!r})"
+        )
+    sizes = zip(reversed(mask.shape), reversed(scores.shape), strict=False)
+    if mask.dim() > scores.dim() or any(m not in (1, s) for m, s in sizes):
+        raise ValueError(
+            f"mask of shape {tuple(mask.shape)} does not broadcast to "
+            f"scores of shape {tuple(scores.shape)}"
+        )
+
+
+def masked_softmax(
+    scores: Float[Tensor, "..."],
+    mask: Bool[Tensor, "..."] | None = None,
+    *,
+    dim: int = -1,
+) -> Float[Tensor, "..."]:
+    """Turn scores into weights that sum to one over the allowed keys.
+
+    Masked scores, and scores that are minus infinity themselves, get the
+    weight 0 exactly. A row with no allowed key gets all its weights 0 and
+    finite (zero) gradients. Half-precision scores are exponentiated and
+    summed in float32. The inputs are never written to.
+
+    Args:
+        scores: Any shape, usually ``(..., Tq, Tk)``; finite scores of any
+            size.
+        mask: Boolean, ``True`` = may be attended; broadcast to the shape
+            of ``scores``, which it may not enlarge.
+        dim: The axis over which the weights sum to one: the keys.
+
+    Returns:
+        The weights, in the shape and type of ``scores``.
+
+    Raises:
+        TypeError: If ``scores`` is not floating point or ``mask`` is not
+            boolean.
+        ValueError: If ``mask`` does not broadcast to ``scores`` or is on
+            another device.
+
+    References:
+        Vaswani et al. (2017), *Attention Is All You Need*, section 3.2.1.
+
+    Example:
+        >>> scores = torch.tensor([[1.0, 0.0, 1.0], [5.0, 5.0, 5.0]])
+        >>> mask = torch.tensor([[True, False, True], [False] * 3])
+        >>> masked_softmax(scores, mask)
+        tensor([[0.5000, 0.0000, 0.5000],
+                [0.0000, 0.0000, 0.0000]])
+    """
+    _check_floating("scores", scores)
+    keep = scores != -torch.inf
+    if mask is not None:
+        _check_mask(mask, scores)
+        keep = keep & mask
+    dead = ~keep.any(dim=dim, keepdim=True)
+
+    wide = _widen(scores)
+    # -inf hides a key; in a row with no key at all it would give 0/0, so
+    # such a row is filled with 0 before the softmax and emptied after it.
+    fill = torch.where(dead, 0.0, -torch.inf).to(wide.dtype)
+    weights = torch.softmax(torch.where(keep, wide, fill), dim=dim)
+    return weights.masked_fill(dead, 0.0).to(scores.dtype)
+
+
+def _check_inputs(query: Tensor, key: Tensor, value: Tensor) -> None:
+    """Refuse inputs that no score function could make sense of."""
+    named = {"query": query, "key": key, "value": value}
+    for name, tensor in named.items():
+        _check_floating(name, tensor)
+        if tensor.dim() < 2:
+            raise ValueError(
+                f"{name} must have at least two dimensions, (..., length, "
+                f"width), got shape {tuple(tensor.shape)}"
+            )
+        if tensor.device != query.device:
+            raise ValueError(
+                f"{name} is on {tensor.device} but query is on {query.device}"
+            )
+        if tensor.dtype != query.dtype:
+            raise TypeError(
+                f"{name} is {tensor.dtype} but query is {query.dtype}; "
+                "query, key and value must share one type"
+            )
+    if key.shape[-2] != value.shape[-2]:
+        raise ValueError(
+            "key and value must have the same length, one value for each "
+            f"key: key {tuple(key.shape)} has {key.shape[-2]}, value "
+            f"{tuple(value.shape)} has {value.shape[-2]}"
+        )
+
+
+def _check_scores(scores: Tensor, query: Tensor, key: Tensor) -> None:
+    """Refuse scores that are not one number per query and key."""
+    _check_floating("the result of score", scores)
+    expected = (query.shape[-2], key.shape[-2])
+    if tuple(scores.shape[-2:]) != expected:
+        raise ValueError(
+            f"score must return shape (..., Tq, Tk) = (..., {expected[0]}, "
+            f"{expected[1]}) for query {tuple(query.shape)} and key "
+            f"{tuple(key.shape)}, got {tuple(scores.shape)}"
+        )
+
+
+def attend(
+    query: Float[Tensor, "*#batch Tq d_q"],
+    key: Float[Tensor, "*#batch Tk d_k"],
+    value: Float[Tensor, "*#batch Tk d_v"],
+    *,
+    score: Callable[[Tensor, Tensor], Tensor],
+    mask: Bool[Tensor, "..."] | None = None,
+    dropout_p: float = 0.0,
+) -> tuple[Float[Tensor, "... Tq d_v"], Float[Tensor, "... Tq Tk"]]:
+    """Let every query take a weighted mean of the values.
+
+    Computes ``softmax(score(query, key)) @ value`` for any score. Half
+    precision is widened: scores, softmax and weighted sum are float32 and
+    the results come back in the type of the inputs. Under
+    :class:`torch.autocast` the same holds; the score is then called with
+    float32 tensors and with autocast off.
+
+    Args:
+        query: ``(..., Tq, d_q)``, one row for each position that asks.
+        key: ``(..., Tk, d_k)``, one row for each position that is asked.
+        value: ``(..., Tk, d_v)``, what each of these hands over.
+        score: Called as ``score(query, key)``; returns ``(..., Tq, Tk)``.
+            Which widths fit together is for the score to say.
+        mask: Boolean, ``True`` = may be attended; broadcast to the scores.
+        dropout_p: Probability of dropping a weight before the sum, the
+            others being divided by ``1 - dropout_p``. A function knows no
+            training mode: it always applies, so pass 0 when evaluating.
+
+    Returns:
+        The context ``(..., Tq, d_v)`` and the weights ``(..., Tq, Tk)``
+        as they were before dropout. A query with no key to attend to has
+        weights 0 and context 0.
+
+    Raises:
+        TypeError: If an input is not floating point, the inputs differ in
+            type, or ``mask`` is not boolean.
+        ValueError: If lengths, ranks, devices or the shapes of the mask or
+            of the scores do not fit, or ``dropout_p`` is not in [0, 1].
+
+    References:
+        Bahdanau et al. (2015), equations 5 and 6; Vaswani et al. (2017),
+        equation 1.
+
+    Example:
+        >>> query = key = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+        >>> value = torch.tensor([[1.0], [3.0]])
+        >>> context, weights = attend(
+        ...     query, key, value, score=lambda q, k: q @ k.mT
+        ... )
+        >>> weights
+        tensor([[0.7311, 0.2689],
+                [0.2689, 0.7311]])
+        >>> context
+        tensor([[1.5379],
+                [2.4621]])
+    """
+    device = query.device.type
+    if is_autocast_available(device) and torch.is_autocast_enabled(device):
+        # Autocast would compute the scores in half precision.
+        with torch.autocast(device, enabled=False):
+            context, weights = attend(
+                _widen(query),
+                _widen(key),
+                _widen(value),
+                score=score,
+                mask=mask,
+                dropout_p=dropout_p,
+            )
+        return context.to(value.dtype), weights.to(query.dtype)
+
+    _check_inputs(query, key, value)
+    if not 0.0 <= dropout_p <= 1.0:
+        raise ValueError(f"dropout_p must be in [0, 1], got {dropout_p}")
+    scores = score(query, key)
+    _check_scores(scores, query, key)
+    weights = masked_softmax(_widen(scores), mask)
+    dropped = F.dropout(weights, dropout_p) if dropout_p else weights
+    context = dropped @ _widen(value)
+    return context.to(value.dtype), weights.to(query.dtype)

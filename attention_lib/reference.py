@@ -1,0 +1,84 @@
+"""Attention in NumPy and float64: slow, plain, and what tests compare to."""
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["attention", "softmax"]
+
+
+def softmax(
+    scores: ArrayLike, mask: ArrayLike | None = None, *, axis: int = -1
+) -> NDArray[np.float64]:
+    """Turn scores into weights that sum to one over the allowed keys.
+
+    Args:
+        scores: Any shape, usually ``(..., Tq, Tk)``.
+        mask: Boolean, ``True`` = may be attended; broadcast to ``scores``.
+        axis: The axis over which the weights sum to one: the keys.
+
+    Returns:
+        The weights in float64. A row with no allowed key is all zeros.
+
+    Raises:
+        TypeError: If ``mask`` is not boolean.
+        ValueError: If ``mask`` does not broadcast to ``scores``.
+
+    Example:
+        >>> softmax([0.0, np.log(3.0)]).round(4)
+        array([0.25, 0.75])
+    """
+    scores = np.asarray(scores, dtype=np.float64)
+    if mask is not None:
+        mask = np.asarray(mask)
+        if mask.dtype != np.bool_:
+            raise TypeError(
+                "mask must be boolean (True = may be attended), got "
+                f"{mask.dtype}"
+            )
+        mask = np.broadcast_to(mask, scores.shape)
+        scores = np.where(mask, scores, -np.inf)
+    highest = scores.max(axis=axis, keepdims=True, initial=-np.inf)
+    highest = np.where(highest == -np.inf, 0.0, highest)
+    exponentials = np.exp(scores - highest)
+    total = exponentials.sum(axis=axis, keepdims=True)
+    return exponentials / np.where(total == 0.0, 1.0, total)
+
+
+def attention(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    mask: ArrayLike | None = None,
+    scale: float | None = None,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Compute scaled dot-product attention, one matrix at a time.
+
+    Args:
+        query: ``(..., Tq, d_k)``.
+        key: ``(..., Tk, d_k)``.
+        value: ``(..., Tk, d_v)``.
+        mask: Boolean, ``True`` = may be attended; broadcast to
+            ``(..., Tq, Tk)``.
+        scale: The factor of the scores; ``None`` stands for
+            ``1 / sqrt(d_k)``, and 1 gives the plain dot product.
+
+    Returns:
+        The context ``(..., Tq, d_v)`` and the weights ``(..., Tq, Tk)``,
+        both in float64.
+
+    References:
+        Vaswani et al. (2017), equation 1.
+
+    Example:
+        >>> context, weights = attention([[0.0]], [[1.0], [2.0]], [[3], [5]])
+        >>> weights, context
+        (array([[0.5, 0.5]]), array([[4.]]))
+    """
+    query = np.asarray(query, dtype=np.float64)
+    key = np.asarray(key, dtype=np.float64)
+    value = np.asarray(value, dtype=np.float64)
+    if scale is None:
+        scale = 1.0 / np.sqrt(query.shape[-1])
+    scores = scale * (query @ np.swapaxes(key, -1, -2))
+    weights = softmax(scores, mask)
+    return weights @ value, weights
