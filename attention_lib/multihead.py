@@ -1,0 +1,554 @@
+"""Multi-head attention: project, split, attend in each head, merge.
+
+One :class:`MultiHeadAttention` serves self-attention, cross-attention,
+grouped heads and cached decoding, and trades weights with
+:class:`torch.nn.MultiheadAttention` in both directions.
+"""
+
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from attention_lib.fused import scaled_dot_product_attention
+
+
+def split_heads(
+    features: Float[Tensor, "*batch T width"], num_heads: int
+) -> Float[Tensor, "*batch heads T d_head"]:
+    """Cut the feature axis into heads and move the heads before time.
+
+    Head ``h`` receives the features ``h * d_head`` to
+    ``(h + 1) * d_head - 1`` of every position. No number is copied: the
+    result is a view.
+
+    Args:
+        features: one row of features per position, ``(*batch, T, width)``.
+        num_heads: the number of heads ``H``; it divides ``width``.
+
+    Returns:
+        The heads, ``(*batch, H, T, width / H)``.
+
+    Raises:
+        ValueError: if ``num_heads`` does not divide ``width``.
+
+    Example:
+        >>> import torch
+        >>> split_heads(torch.tensor([[1, 2], [3, 4]]).float(), 2).tolist()
+        [[[1.0], [3.0]], [[2.0], [4.0]]]
+    """
+    width = features.shape[-1]
+    if num_heads < 1 or width % num_heads:
+        raise ValueError(
+            f"num_heads={num_heads} does not divide the width {width} of "
+            f"features with shape {tuple(features.shape)}"
+        )
+    heads = features.view(*features.shape[:-1], num_heads, width // num_heads)
+    return heads.transpose(-3, -2)
+
+
+def merge_heads(
+    heads: Float[Tensor, "*batch heads T d_head"],
+) -> Float[Tensor, "*batch T width"]:
+    """Put the heads of each position side by side again.
+
+    The inverse of :func:`split_heads`.
+
+    Args:
+        heads: one matrix per head, ``(*batch, H, T, d_head)``.
+
+    Returns:
+        The concatenated features, ``(*batch, T, H * d_head)``.
+
+    Example:
+        >>> import torch
+        >>> heads = torch.arange(8.0).reshape(1, 2, 2, 2)
+        >>> merge_heads(heads).tolist()
+        [[[0.0, 1.0, 4.0, 5.0], [2.0, 3.0, 6.0, 7.0]]]
+    """
+    return heads.transpose(-3, -2).flatten(-2)
+
+
+@runtime_checkable
+class KeyValueCache(Protocol):
+    """What :class:`MultiHeadAttention` asks of a cache.
+
+    Any object with these two members will do. It stores keys and values
+    after their projection, split into the ``num_kv_heads`` heads.
+    """
+
+    @property
+    def length(self) -> int:
+        """Number of positions stored so far."""
+        ...
+
+    def update(
+        self,
+        key: Float[Tensor, "B kv_heads new d_head"],
+        value: Float[Tensor, "B kv_heads new d_head"],
+    ) -> tuple[
+        Float[Tensor, "B kv_heads Tk d_head"],
+        Float[Tensor, "B kv_heads Tk d_head"],
+    ]:
+        """Store new keys and values; return all, the new ones last."""
+        ...
+
+
+class MultiHeadAttention(nn.Module):
+    r"""Attention in several subspaces at once.
+
+    Query, key and value are projected, cut into heads, attended in each head
+    with the scale :math:`1/\sqrt{d_{head}}`, merged and projected once more.
+    The width of a head is ``d_model / num_heads``, so the number of heads
+    changes neither the parameters nor the multiplications.
+
+    With ``num_kv_heads < num_heads`` neighbouring query heads share one key
+    and value head (grouped heads; ``num_kv_heads=1`` is multi-query
+    attention).
+
+    Each projection starts uniform with variance one over its input width,
+    so inputs of unit variance give queries, keys and values of unit
+    variance, whatever ``kdim``, ``vdim`` and ``num_kv_heads`` are. Biases
+    start at zero.
+
+    Args:
+        d_model: width of the query and of the output.
+        num_heads: number of heads ``H``; it divides ``d_model``.
+        num_kv_heads: number of key and value heads; it divides
+            ``num_heads``. ``None`` means ``num_heads``.
+        kdim: width of the key input. ``None`` means ``d_model``.
+        vdim: width of the value input. ``None`` means ``d_model``.
+        bias: whether the four projections have a bias.
+        dropout: probability of dropping a weight during training.
+
+    Raises:
+        ValueError: if heads or widths do not divide, or a number is out of
+            its range.
+
+    References:
+        Vaswani et al., "Attention Is All You Need" (2017), section 3.2.2;
+        Shazeer, "Fast Transformer Decoding: One Write-Head is All You Need"
+        (2019); Ainslie et al., "GQA" (2023).
+
+    Example:
+        >>> import torch
+        >>> layer = MultiHeadAttention(d_model=12, num_heads=3)
+        >>> tokens = torch.randn(2, 5, 12)
+        >>> output, weights = layer(tokens, need_weights=True)
+        >>> output.shape, weights.shape
+        (torch.Size([2, 5, 12]), torch.Size([2, 3, 5, 5]))
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        num_heads: int,
+        *,
+        num_kv_heads: int | None = None,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        bias: bool = True,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        kdim = d_model if kdim is None else kdim
+        vdim = d_model if vdim is None else vdim
+        for name, number in {
+            "d_model": d_model,
+            "num_heads": num_heads,
+            "num_kv_heads": num_kv_heads,
+            "kdim": kdim,
+            "vdim": vdim,
+        }.items():
+            if isinstance(number, bool) or not isinstance(number, int):
+                raise TypeError(f"{name} must be an int, got {number!r}")
+            if number < 1:
+                raise ValueError(f"{name} must be at least 1, got {number}")
+        if d_model % num_heads:
+            raise ValueError(
+                f"num_heads={num_heads} does not divide d_model={d_model}"
+            )
+        if num_heads % num_kv_heads:
+            raise ValueError(
+                f"num_kv_heads={num_kv_heads} does not divide "
+                f"num_heads={num_heads}"
+            )
+        if not 0.0 <= dropout <= 1.0:
+            raise ValueError(f"dropout={dropout} is not between 0 and 1")
+        self.d_model, self.kdim, self.vdim = d_model, kdim, vdim
+        self.num_heads, self.num_kv_heads = num_heads, num_kv_heads
+        self.d_head = d_model // num_heads
+        self.dropout = dropout
+        kv_width = num_kv_heads * self.d_head
+        self.query_proj = nn.Linear(d_model, d_model, bias=bias)
+        self.key_proj = nn.Linear(kdim, kv_width, bias=bias)
+        self.value_proj = nn.Linear(vdim, kv_width, bias=bias)
+        self.output_proj = nn.Linear(d_model, d_model, bias=bias)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw new weights of variance ``1 / fan_in``; set biases to 0."""
+        for projection in (
+            self.query_proj,
+            self.key_proj,
+            self.value_proj,
+            self.output_proj,
+        ):
+            nn.init.kaiming_uniform_(projection.weight, nonlinearity="linear")
+            if projection.bias is not None:
+                nn.init.zeros_(projection.bias)
+
+    def extra_repr(self) -> str:
+        """Show the settings when the layer is printed."""
+        return (
+            f"d_model={self.d_model}, num_heads={self.num_heads}, "
+            f"num_kv_heads={self.num_kv_heads}, dropout={self.dropout}"
+        )
+
+    def project(
+        self,
+        query: Float[Tensor, "B Tq d_model"],
+        key: Float[Tensor, "B Tk kdim"],
+        value: Float[Tensor, "B Tk vdim"],
+        *,
+        offset: int = 0,
+    ) -> tuple[
+        Float[Tensor, "B heads Tq d_head"],
+        Float[Tensor, "B kv_heads Tk d_head"],
+        Float[Tensor, "B kv_heads Tk d_head"],
+    ]:
+        """Project the inputs and split them into heads.
+
+        A subclass that marks positions, by rotating queries and keys for
+        instance, overrides this method.
+
+        Args:
+            query: ``(B, Tq, d_model)``.
+            key: ``(B, Tk, kdim)``.
+            value: ``(B, Tk, vdim)``.
+            offset: number of positions that came before these, which is the
+                length of the cache. This class has no use for it.
+
+        Returns:
+            Query ``(B, num_heads, Tq, d_head)``, key and value
+            ``(B, num_kv_heads, Tk, d_head)``.
+        """
+        del offset
+        return (
+            split_heads(self.query_proj(query), self.num_heads),
+            split_heads(self.key_proj(key), self.num_kv_heads),
+            split_heads(self.value_proj(value), self.num_kv_heads),
+        )
+
+    def forward(
+        self,
+        query: Float[Tensor, "B Tq d_model"],
+        key: Float[Tensor, "B Tk kdim"] | None = None,
+        value: Float[Tensor, "B Tk vdim"] | None = None,
+        *,
+        mask: Bool[Tensor, "..."] | None = None,
+        is_causal: bool = False,
+        need_weights: bool = False,
+        cache: KeyValueCache | None = None,
+    ) -> tuple[
+        Float[Tensor, "B Tq d_model"],
+        Float[Tensor, "B heads Tq Tall"] | None,
+    ]:
+        """Attend from ``query`` to ``key`` and take a mixture of ``value``.
+
+        Without ``key`` the layer attends from ``query`` to itself; without
+        ``value`` the values come from ``key``.
+
+        Args:
+            query: ``(B, Tq, d_model)``.
+            key: ``(B, Tk, kdim)``.
+            value: ``(B, Tk, vdim)``.
+            mask: ``True`` where a query may attend: ``(Tq, Tk)``,
+                ``(B, Tq or 1, Tk)`` or ``(B or 1, H or 1, Tq or 1, Tk)``.
+                With a cache, ``Tk`` counts the stored positions too.
+            is_causal: each query sees no key later than itself, where the
+                last query stands beside the last key. Together with
+                ``mask`` both hold.
+            need_weights: whether to return the weights. The output is the
+                same either way.
+            cache: earlier keys and values. The projected ``key`` and
+                ``value`` are appended to it.
+
+        Returns:
+            The output ``(B, Tq, d_model)``, and the weights of each head
+            before dropout ``(B, H, Tq, Tk)`` or ``None``. A query that may
+            attend to nothing has weights of zero, and its output is the bias
+            of ``output_proj``.
+
+        Raises:
+            ValueError: if a shape or a device does not fit.
+            TypeError: if ``mask`` is not boolean, or if an input does not
+                have the floating-point type of the parameters.
+        """
+        if key is None:
+            if value is not None:
+                raise ValueError(
+                    "value is given without key: pass the key as well"
+                )
+            key = query
+        if value is None:
+            value = key
+        self._check_inputs(query, key, value)
+        offset = 0 if cache is None else cache.length
+        heads = self.project(query, key, value, offset=offset)
+        query_heads, key_heads, value_heads = heads
+        if cache is not None:
+            key_heads, value_heads = cache.update(key_heads, value_heads)
+        if mask is not None:
+            mask = self._mask_of_scores(
+                mask, query.shape[0], query.shape[1], key_heads.shape[-2]
+            )
+        group = self.num_heads // self.num_kv_heads
+        if group > 1:
+            key_heads = key_heads.repeat_interleave(group, dim=1)
+            value_heads = value_heads.repeat_interleave(group, dim=1)
+        context, weights = scaled_dot_product_attention(
+            query_heads,
+            key_heads,
+            value_heads,
+            mask=mask,
+            is_causal=is_causal,
+            dropout_p=self.dropout if self.training else 0.0,
+            need_weights=need_weights,
+        )
+        return self.output_proj(merge_heads(context)), weights
+
+    def _check_inputs(self, query: Tensor, key: Tensor, value: Tensor) -> None:
+        """Refuse what the projections would refuse less clearly."""
+        parameter = self.query_proj.weight
+        for name, tensor, width in (
+            ("query", query, self.d_model),
+            ("key", key, self.kdim),
+            ("value", value, self.vdim),
+        ):
+            if tensor.ndim != 3 or tensor.shape[-1] != width:
+                raise ValueError(
+                    f"{name} has shape {tuple(tensor.shape)}, expected "
+                    f"(batch, length, {width})"
+                )
+            if tensor.device != parameter.device:
+                raise ValueError(
+                    f"{name} is on {tensor.device}, the layer on "
+                    f"{parameter.device}"
+                )
+            if not tensor.is_floating_point() or (
+                tensor.dtype != parameter.dtype
+                and not torch.is_autocast_enabled(tensor.device.type)
+            ):
+                raise TypeError(
+                    f"{name} has dtype {tensor.dtype}, the layer "
+                    f"{parameter.dtype}"
+                )
+        if not query.shape[0] == key.shape[0] == value.shape[0]:
+            raise ValueError(
+                "query, key and value have different batch sizes: "
+                f"{query.shape[0]}, {key.shape[0]} and {value.shape[0]} "
+                "(batch comes first)"
+            )
+        if key.shape[1] != value.shape[1]:
+            raise ValueError(
+                f"key has length {key.shape[1]} and value has length "
+                f"{value.shape[1]}: each key needs its value"
+            )
+
+    def _mask_of_scores(
+        self, mask: Tensor, batch: int, query_length: int, key_length: int
+    ) -> Tensor:
+        """Give a mask of 2, 3 or 4 dimensions the axes of the scores."""
+        if mask.dtype != torch.bool:
+            raise TypeError(
+                f"mask has dtype {mask.dtype}, expected torch.bool with True "
+                "where a query may attend; convert a 0/1 mask by mask.bool()"
+            )
+        rows = (1, query_length)
+        allowed: tuple[tuple[int, ...], ...]
+        if mask.ndim == 2:
+            expected = f"(Tq, Tk) = ({query_length}, {key_length})"
+            allowed = ((query_length,), (key_length,))
+        elif mask.ndim == 3:
+            expected = (
+                f"(B, Tq or 1, Tk) = ({batch}, {query_length} or 1, "
+                f"{key_length})"
+            )
+            allowed = ((batch,), rows, (key_length,))
+        else:
+            expected = (
+                f"(B or 1, H or 1, Tq or 1, Tk) = ({batch} or 1, "
+                f"{self.num_heads} or 1, {query_length} or 1, {key_length})"
+            )
+            allowed = ((1, batch), (1, self.num_heads), rows, (key_length,))
+        shape = tuple(mask.shape)
+        if len(shape) != len(allowed) or any(
+            size not in sizes
+            for size, sizes in zip(shape, allowed, strict=True)
+        ):
+            hint = ""
+            if shape == (batch, key_length):
+                hint = "; is it a padding mask? pass mask[:, None, :]"
+            elif shape == (batch * self.num_heads, query_length, key_length):
+                hint = (
+                    "; is it made for torch? pass mask.unflatten(0, "
+                    f"({batch}, {self.num_heads}))"
+                )
+            raise ValueError(
+                f"mask has shape {shape}, expected {expected}{hint}"
+            )
+        return mask if mask.ndim != 3 else mask[:, None]
+
+    @classmethod
+    def from_torch(cls, module: nn.MultiheadAttention) -> "MultiHeadAttention":
+        """Copy a :class:`torch.nn.MultiheadAttention`.
+
+        The copy has its own parameters of the same values, type and device,
+        and the same dropout, training mode and ``requires_grad``. Whether
+        the original takes its batch first plays no part: the copy does.
+
+        Args:
+            module: the layer to copy.
+
+        Returns:
+            A layer with equal outputs, weights and gradients.
+
+        Raises:
+            TypeError: if ``module`` is another kind of module.
+            ValueError: if it was built with ``add_bias_kv`` or
+                ``add_zero_attn``, which this layer has not.
+
+        Example:
+            >>> from torch import nn
+            >>> theirs = nn.MultiheadAttention(8, 2, batch_first=True)
+            >>> ours = MultiHeadAttention.from_torch(theirs)
+            >>> x = torch.randn(3, 4, 8)
+            >>> torch.allclose(ours(x)[0], theirs(x, x, x)[0], atol=1e-6)
+            True
+        """
+        if not isinstance(module, nn.MultiheadAttention):
+            raise TypeError(
+                "module must be a torch.nn.MultiheadAttention, got "
+                f"{type(module).__name__}"
+            )
+        for option, used in (
+            ("add_bias_kv", module.bias_k is not None),
+            ("add_zero_attn", module.add_zero_attn),
+        ):
+            if used:
+                raise ValueError(
+                    f"module was built with {option}=True, which "
+                    "MultiHeadAttention does not offer"
+                )
+        bias = module.in_proj_bias is not None
+        with torch.device("meta"):  # no random number is drawn
+            layer = cls(
+                module.embed_dim,
+                module.num_heads,
+                kdim=module.kdim,
+                vdim=module.vdim,
+                bias=bias,
+                dropout=module.dropout,
+            )
+        names = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
+        inputs = (layer.query_proj, layer.key_proj, layer.value_proj)
+        for index, (projection, name) in enumerate(
+            zip(inputs, names, strict=True)
+        ):
+            if module.in_proj_weight is None:
+                weight = getattr(module, name)
+                projection.weight = _copy_parameter(weight)
+            else:
+                projection.weight = _copy_third(module.in_proj_weight, index)
+            if bias:
+                projection.bias = _copy_third(module.in_proj_bias, index)
+        layer.output_proj.weight = _copy_parameter(module.out_proj.weight)
+        if bias:
+            layer.output_proj.bias = _copy_parameter(module.out_proj.bias)
+        return layer.train(module.training)
+
+    def to_torch(self, *, batch_first: bool = True) -> nn.MultiheadAttention:
+        """Copy this layer into a :class:`torch.nn.MultiheadAttention`.
+
+        The inverse of :meth:`from_torch`: type, device, dropout, training
+        mode and ``requires_grad`` are kept.
+
+        Args:
+            batch_first: whether the copy takes ``(B, T, width)`` or
+                ``(T, B, width)``.
+
+        Returns:
+            A layer with equal outputs and gradients. Its masks mean the
+            opposite: ``True`` forbids.
+
+        Raises:
+            ValueError: if the layer has grouped heads, or if
+                ``requires_grad`` differs between parameters that PyTorch
+                packs into one.
+
+        Example:
+            >>> layer = MultiHeadAttention(8, 2, kdim=6, bias=False)
+            >>> back = MultiHeadAttention.from_torch(layer.to_torch())
+            >>> torch.equal(back.key_proj.weight, layer.key_proj.weight)
+            True
+        """
+        if self.num_kv_heads != self.num_heads:
+            raise ValueError(
+                f"num_kv_heads={self.num_kv_heads} differs from num_heads="
+                f"{self.num_heads}: torch.nn.MultiheadAttention has no "
+                "grouped heads"
+            )
+        bias = self.query_proj.bias is not None
+        module = nn.MultiheadAttention(
+            self.d_model,
+            self.num_heads,
+            dropout=self.dropout,
+            bias=bias,
+            kdim=self.kdim,
+            vdim=self.vdim,
+            batch_first=batch_first,
+            device="meta",
+        )
+        inputs = (self.query_proj, self.key_proj, self.value_proj)
+        if module.in_proj_weight is not None:
+            module.in_proj_weight = _pack("weight", inputs)
+        else:
+            module.q_proj_weight = _copy_parameter(self.query_proj.weight)
+            module.k_proj_weight = _copy_parameter(self.key_proj.weight)
+            module.v_proj_weight = _copy_parameter(self.value_proj.weight)
+        module.out_proj.weight = _copy_parameter(self.output_proj.weight)
+        if bias:
+            module.in_proj_bias = _pack("bias", inputs)
+            module.out_proj.bias = _copy_parameter(self.output_proj.bias)
+        return module.train(self.training)
+
+
+def _copy_parameter(source: Tensor) -> nn.Parameter:
+    """Copy a parameter with its ``requires_grad``."""
+    return nn.Parameter(
+        source.detach().clone(), requires_grad=source.requires_grad
+    )
+
+
+def _copy_third(packed: Tensor, index: int) -> nn.Parameter:
+    """Copy the rows of query (0), key (1) or value (2) from a packed one."""
+    rows = packed.detach().chunk(3)[index].clone()
+    return nn.Parameter(rows, requires_grad=packed.requires_grad)
+
+
+def _pack(name: str, projections: tuple[nn.Linear, ...]) -> nn.Parameter:
+    """Stack one parameter of query, key and value projection by rows."""
+    parts = [getattr(projection, name) for projection in projections]
+    if len({part.requires_grad for part in parts}) > 1:
+        raise ValueError(
+            f"requires_grad of the {name} differs between query_proj, "
+            "key_proj and value_proj, but PyTorch packs the three into one "
+            "parameter"
+        )
+    return nn.Parameter(
+        torch.cat([part.detach() for part in parts]),
+        requires_grad=parts[0].requires_grad,
+    )
