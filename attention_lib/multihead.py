@@ -10,6 +10,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
+from torch.amp.autocast_mode import is_autocast_available
 
 from attention_lib.fused import scaled_dot_product_attention
 
@@ -24,14 +25,14 @@ def split_heads(
     result is a view.
 
     Args:
-        features: one row of features per position, ``(*batch, T, width)``.
-        num_heads: the number of heads ``H``; it divides ``width``.
+        features: One row of features per position, ``(*batch, T, width)``.
+        num_heads: The number of heads ``H``; it divides ``width``.
 
     Returns:
         The heads, ``(*batch, H, T, width / H)``.
 
     Raises:
-        ValueError: if ``num_heads`` does not divide ``width``.
+        ValueError: If ``num_heads`` does not divide ``width``.
 
     Example:
         >>> import torch
@@ -56,7 +57,7 @@ def merge_heads(
     The inverse of :func:`split_heads`.
 
     Args:
-        heads: one matrix per head, ``(*batch, H, T, d_head)``.
+        heads: One matrix per head, ``(*batch, H, T, d_head)``.
 
     Returns:
         The concatenated features, ``(*batch, T, H * d_head)``.
@@ -113,17 +114,17 @@ class MultiHeadAttention(nn.Module):
     start at zero.
 
     Args:
-        d_model: width of the query and of the output.
-        num_heads: number of heads ``H``; it divides ``d_model``.
-        num_kv_heads: number of key and value heads; it divides
+        d_model: Width of the query and of the output.
+        num_heads: Number of heads ``H``; it divides ``d_model``.
+        num_kv_heads: Number of key and value heads; it divides
             ``num_heads``. ``None`` means ``num_heads``.
-        kdim: width of the key input. ``None`` means ``d_model``.
-        vdim: width of the value input. ``None`` means ``d_model``.
-        bias: whether the four projections have a bias.
-        dropout: probability of dropping a weight during training.
+        kdim: Width of the key input. ``None`` means ``d_model``.
+        vdim: Width of the value input. ``None`` means ``d_model``.
+        bias: Whether the four projections have a bias.
+        dropout: Probability of dropping a weight during training.
 
     Raises:
-        ValueError: if heads or widths do not divide, or a number is out of
+        ValueError: If heads or widths do not divide, or a number is out of
             its range.
 
     References:
@@ -228,7 +229,7 @@ class MultiHeadAttention(nn.Module):
             query: ``(B, Tq, d_model)``.
             key: ``(B, Tk, kdim)``.
             value: ``(B, Tk, vdim)``.
-            offset: number of positions that came before these, which is the
+            offset: Number of positions that came before these, which is the
                 length of the cache. This class has no use for it.
 
         Returns:
@@ -268,12 +269,12 @@ class MultiHeadAttention(nn.Module):
             mask: ``True`` where a query may attend: ``(Tq, Tk)``,
                 ``(B, Tq or 1, Tk)`` or ``(B or 1, H or 1, Tq or 1, Tk)``.
                 With a cache, ``Tk`` counts the stored positions too.
-            is_causal: each query sees no key later than itself, where the
+            is_causal: Each query sees no key later than itself, where the
                 last query stands beside the last key. Together with
                 ``mask`` both hold.
-            need_weights: whether to return the weights. The output is the
+            need_weights: Whether to return the weights. The output is the
                 same either way.
-            cache: earlier keys and values. The projected ``key`` and
+            cache: Earlier keys and values. The projected ``key`` and
                 ``value`` are appended to it.
 
         Returns:
@@ -283,8 +284,8 @@ class MultiHeadAttention(nn.Module):
             of ``output_proj``.
 
         Raises:
-            ValueError: if a shape or a device does not fit.
-            TypeError: if ``mask`` is not boolean, or if an input does not
+            ValueError: If a shape or a device does not fit.
+            TypeError: If ``mask`` is not boolean, or if an input does not
                 have the floating-point type of the parameters.
         """
         if key is None:
@@ -328,6 +329,11 @@ class MultiHeadAttention(nn.Module):
             ("key", key, self.kdim),
             ("value", value, self.vdim),
         ):
+            if not isinstance(tensor, Tensor):
+                raise TypeError(
+                    f"{name} must be a torch.Tensor, got "
+                    f"{type(tensor).__name__}"
+                )
             if tensor.ndim != 3 or tensor.shape[-1] != width:
                 raise ValueError(
                     f"{name} has shape {tuple(tensor.shape)}, expected "
@@ -340,7 +346,7 @@ class MultiHeadAttention(nn.Module):
                 )
             if not tensor.is_floating_point() or (
                 tensor.dtype != parameter.dtype
-                and not torch.is_autocast_enabled(tensor.device.type)
+                and not _autocasts(tensor.device.type)
             ):
                 raise TypeError(
                     f"{name} has dtype {tensor.dtype}, the layer "
@@ -362,10 +368,12 @@ class MultiHeadAttention(nn.Module):
         self, mask: Tensor, batch: int, query_length: int, key_length: int
     ) -> Tensor:
         """Give a mask of 2, 3 or 4 dimensions the axes of the scores."""
-        if mask.dtype != torch.bool:
+        if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
             raise TypeError(
-                f"mask has dtype {mask.dtype}, expected torch.bool with True "
-                "where a query may attend; convert a 0/1 mask by mask.bool()"
+                "mask must be a boolean tensor (True = may be attended), got "
+                f"{getattr(mask, 'dtype', type(mask).__name__)}; convert a "
+                "0/1 mask with mask.bool() and a mask of 0 and -inf with "
+                "(mask == 0)"
             )
         rows = (1, query_length)
         allowed: tuple[tuple[int, ...], ...]
@@ -411,14 +419,14 @@ class MultiHeadAttention(nn.Module):
         the original takes its batch first plays no part: the copy does.
 
         Args:
-            module: the layer to copy.
+            module: The layer to copy.
 
         Returns:
             A layer with equal outputs, weights and gradients.
 
         Raises:
-            TypeError: if ``module`` is another kind of module.
-            ValueError: if it was built with ``add_bias_kv`` or
+            TypeError: If ``module`` is another kind of module.
+            ValueError: If it was built with ``add_bias_kv`` or
                 ``add_zero_attn``, which this layer has not.
 
         Example:
@@ -477,7 +485,7 @@ class MultiHeadAttention(nn.Module):
         mode and ``requires_grad`` are kept.
 
         Args:
-            batch_first: whether the copy takes ``(B, T, width)`` or
+            batch_first: Whether the copy takes ``(B, T, width)`` or
                 ``(T, B, width)``.
 
         Returns:
@@ -485,7 +493,7 @@ class MultiHeadAttention(nn.Module):
             opposite: ``True`` forbids.
 
         Raises:
-            ValueError: if the layer has grouped heads, or if
+            ValueError: If the layer has grouped heads, or if
                 ``requires_grad`` differs between parameters that PyTorch
                 packs into one.
 
@@ -524,6 +532,13 @@ class MultiHeadAttention(nn.Module):
             module.in_proj_bias = _pack("bias", inputs)
             module.out_proj.bias = _copy_parameter(self.output_proj.bias)
         return module.train(self.training)
+
+
+def _autocasts(device_type: str) -> bool:
+    """Tell whether linear layers choose their own type on this device."""
+    return is_autocast_available(device_type) and torch.is_autocast_enabled(
+        device_type
+    )
 
 
 def _copy_parameter(source: Tensor) -> nn.Parameter:
