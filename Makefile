@@ -1,0 +1,85 @@
+# Every target sets up what it needs: Python >= 3.11 and make are enough.
+SHELL := /bin/bash -euo pipefail
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+BOOK := _build/html
+# Chapters to run: all, or those that CHAPTER=02 (or "02 05") names.
+CHAPTER ?=
+PORT ?= 8000
+# A chapter trains small models: one thread each, files side by side.
+export OMP_NUM_THREADS ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup book test serve lab export execute bench requirements clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' \
+	  $(MAKEFILE_LIST)
+
+setup: $(READY) ## create .venv from requirements.txt
+
+$(READY): requirements.txt
+	@echo "Setting up $(VENV) (once; some minutes) …"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python >= 3.11 is needed: make PYTHON=/path/to/python3.11"; \
+	    exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --disable-pip-version-check \
+	  --progress-bar off --quiet --requirement requirements.txt
+	@touch $@
+
+book: $(READY) ## build the book into _build/html
+	@echo "Building the book …"
+	$(BIN)/python tools/build.py
+	@echo "Open $(BOOK)/index.html, or run: make serve"
+
+serve: book ## build the book and show it at http://localhost:8000
+	$(BIN)/python -m http.server --directory $(BOOK) $(PORT)
+
+lab: $(READY) ## open the chapters in JupyterLab
+	PYTHONPATH=$(CURDIR) $(BIN)/jupyter lab --notebook-dir chapters
+
+export: $(READY) ## write attention_lib from the chapters' exported cells
+	$(BIN)/python tools/export.py
+
+execute: $(READY) ## run chapters in place (all, or CHAPTER=02)
+	PYTHONPATH=$(CURDIR) $(BIN)/python tools/execute.py $(CHAPTER)
+
+test: $(READY) ## check everything that the book promises
+	@echo "[1/6] exported modules, style, types"
+	$(BIN)/python tools/export.py --check
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	@echo "[2/6] the library, shapes checked at run time"
+	$(BIN)/python -m pytest -n 2 -m "not plain and not site"
+	@echo "[3/6] the library as its users import it"
+	ATTENTION_LIB_SHAPES=off $(BIN)/python -m pytest -n 2 -m plain
+	ATTENTION_LIB_SHAPES=off $(BIN)/python -m pytest --doctest-modules \
+	  attention_lib
+	@echo "[4/6] every chapter prints what it shows (some minutes)"
+	PYTHONPATH=$(CURDIR) $(BIN)/python -m pytest -n 2 --dist loadfile \
+	  --nbval --nbval-sanitize-with tests/nbval_sanitize.cfg \
+	  --nbval-cell-timeout 600 -p no:randomly chapters
+	@echo "[5/6] the book builds without a warning"
+	$(BIN)/python tools/build.py --clean
+	@echo "[6/6] every page in a browser, offline"
+	$(BIN)/python tools/browser.py
+	$(BIN)/python -m pytest -n 2 -m site
+
+bench: $(READY) ## measure speed and memory against PyTorch
+	env -u OMP_NUM_THREADS $(BIN)/python -m pytest benchmarks
+
+requirements: $(READY) ## pin requirements.txt from requirements.in
+	$(BIN)/pip-compile --quiet --upgrade --allow-unsafe --strip-extras \
+	  --no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
+	  --no-emit-options --output-file requirements.txt requirements.in
+	@# A build for one kind of processor is not a pin for everyone.
+	sed -i 's/^\(torch==[0-9.]*\)+cpu/\1/' requirements.txt
+
+clean: ## remove everything that was made, .venv included
+	rm -rf _build $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis \
+	  .benchmarks build *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,218 @@
+"""What this book adds to Sphinx: mathematics set at build time, marks on
+exported cells, local inventories, and repairs of the theme.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import zlib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from py_mini_racer import MiniRacer
+from sphinx import addnodes
+from sphinx.application import Sphinx
+from sphinx.util.math import get_node_equation_number
+from sphinx.writers.html5 import HTML5Translator
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+VENDOR = ROOT / "vendor"
+DIRECTIVE = re.compile(r"#\|\s*export\s+(\w+)\s*\n")
+
+# The same symbol has the same colour in figures and in formulas.
+MACROS = {
+    r"\Q": r"\htmlClass{query}{#1}",
+    r"\K": r"\htmlClass{key}{#1}",
+    r"\V": r"\htmlClass{value}{#1}",
+}
+NUMBERED = re.compile(
+    r"\\(begin|end)\{(align|equation|gather|multline|alignat)\}"
+)
+
+
+@cache
+def katex() -> Any:
+    """Return a JavaScript context that holds KaTeX."""
+    context = MiniRacer()
+    context.eval((VENDOR / "katex" / "katex.min.js").read_text("utf-8"))
+    context.eval(
+        "function render(source, display, macros) {"
+        " return katex.renderToString(source, {displayMode: display,"
+        " throwOnError: true, trust: true, strict: 'ignore',"
+        " macros: macros}); }"
+    )
+    return context
+
+
+def render_math(source: str, *, display: bool) -> str:
+    """Return the HTML and MathML of a formula."""
+    # Sphinx numbers equations itself.
+    source = NUMBERED.sub(r"\\\1{\2*}", source)
+    return katex().call("render", source, display, MACROS)
+
+
+def visit_math(translator: HTML5Translator, node: nodes.math) -> None:
+    """Write an inline formula."""
+    translator.body.append(
+        translator.starttag(node, "span", "", CLASS="math notranslate")
+    )
+    translator.body.append(checked(node, display=False))
+    translator.body.append("</span>")
+    raise nodes.SkipNode
+
+
+def visit_displaymath(
+    translator: HTML5Translator, node: nodes.math_block
+) -> None:
+    """Write a displayed formula and its number."""
+    translator.body.append(
+        translator.starttag(node, "div", CLASS="math notranslate")
+    )
+    if node["number"]:
+        number = get_node_equation_number(translator, node)
+        translator.body.append(f'<span class="eqno">({number})')
+        translator.add_permalink_ref(node, "Link to this equation")
+        translator.body.append("</span>")
+    translator.body.append(checked(node, display=True))
+    translator.body.append("</div>")
+    raise nodes.SkipNode
+
+
+def checked(node: nodes.Element, *, display: bool) -> str:
+    """Render a node's formula; a fault becomes a build error with its place.
+
+    A formula may scroll sideways on a phone, so it takes the focus.
+    """
+    from py_mini_racer import JSEvalException
+    from sphinx.util import logging
+
+    try:
+        html = render_math(node.astext(), display=display)
+    except JSEvalException as error:
+        reason = str(error).strip().splitlines()[0]
+        logging.getLogger(__name__).warning(
+            "formula %r: %s", node.astext(), reason, location=node
+        )
+        return ""
+    if display:
+        return f'<div class="formula" tabindex="0">{html}</div>'
+    return html
+
+
+def mark_exported_cells(app: Sphinx, doctree: nodes.document) -> None:
+    """Say above an exported cell where its code can be imported from."""
+    for block in list(doctree.findall(nodes.literal_block)):
+        match = DIRECTIVE.match(block.astext())
+        if match is None:
+            continue
+        module = f"attention_lib.{match[1]}"
+        code = block.astext()[match.end() :]
+        clean = nodes.literal_block(code, code, **block.attributes)
+        clean.source, clean.line = block.source, block.line
+        block.parent.replace(block, clean)
+        mark = nodes.paragraph(classes=["exported"])
+        mark += nodes.Text("exported to ")
+        mark += link("mod", module, module, app.env.docname)
+        public = [
+            node.name
+            for node in ast.parse(code).body
+            if isinstance(node, ast.FunctionDef | ast.ClassDef)
+            and not node.name.startswith("_")
+        ]
+        for position, name in enumerate(public):
+            mark += nodes.Text(", " if position else ": ")
+            mark += link("obj", f"{module}.{name}", name, app.env.docname)
+        clean.parent.insert(clean.parent.index(clean), mark)
+
+
+def link(
+    kind: str, target: str, text: str, document: str
+) -> addnodes.pending_xref:
+    """Return a reference into the API pages."""
+    reference = addnodes.pending_xref(
+        refdomain="py",
+        reftype=kind,
+        reftarget=target,
+        refdoc=document,
+        refwarn=True,
+        refexplicit=True,
+    )
+    reference += nodes.literal(text, text, classes=["py"])
+    return reference
+
+
+def write_inventories(app: Sphinx, config: Any) -> None:
+    """Compile the listed objects of other projects for intersphinx.
+
+    ``vendor/inventories/NAME.txt`` holds the base address in its first line,
+    then a line per object: name, role, address below the base.
+    """
+    mapping = {}
+    target = Path(app.doctreedir) / "inventories"
+    target.mkdir(parents=True, exist_ok=True)
+    for source in sorted((VENDOR / "inventories").glob("*.txt")):
+        base, *rows = source.read_text("utf-8").split("\n")
+        body = "".join(
+            f"{name} {role} 1 {where} -\n"
+            for name, role, where in (row.split() for row in rows if row)
+        )
+        head = (
+            f"# Sphinx inventory version 2\n# Project: {source.stem}\n"
+            "# Version: \n"
+            "# The remainder of this file is compressed using zlib.\n"
+        )
+        inventory = target / f"{source.stem}.inv"
+        inventory.write_bytes(head.encode() + zlib.compress(body.encode()))
+        mapping[source.stem] = (base, (str(inventory),))
+    config.intersphinx_mapping = mapping
+
+
+def trim_page(
+    app: Sphinx,
+    page: str,
+    template: str,
+    context: dict[str, Any],
+    doctree: nodes.document | None,
+) -> None:
+    """Drop scripts that a page does not use and add what it does."""
+    context["script_files"] = [
+        script
+        for script in context["script_files"]
+        if "thebe" not in str(script)
+    ]
+    context["css_files"] = [
+        sheet for sheet in context["css_files"] if "thebe" not in str(sheet)
+    ]
+
+
+def add_math_style(
+    app: Sphinx,
+    page: str,
+    template: str,
+    context: dict[str, Any],
+    doctree: nodes.document | None,
+) -> None:
+    """Load the style of formulas only where there is one."""
+    if doctree is not None and any(
+        doctree.findall(
+            lambda node: isinstance(node, nodes.math | nodes.math_block)
+        )
+    ):
+        app.add_css_file("katex/katex.min.css")
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Register everything with Sphinx."""
+    app.add_html_math_renderer(
+        "katex",
+        inline_renderers=(visit_math, None),
+        block_renderers=(visit_displaymath, None),
+    )
+    app.connect("config-inited", write_inventories, priority=100)
+    app.connect("doctree-read", mark_exported_cells)
+    app.connect("html-page-context", add_math_style)
+    app.connect("html-page-context", trim_page, priority=900)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
