@@ -1,0 +1,328 @@
+"""Scaled dot-product attention with the mask contract of this book.
+
+One function with two paths: an explicit one that returns the weights, and
+one through PyTorch's fused kernels for when nobody wants to see them. Both
+give the same values and gradients.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from attention_lib.masks import causal_mask, to_sdpa_mask
+
+
+def _broadcast_leading(*tensors: Tensor) -> tuple[int, ...] | None:
+    """Broadcast the leading axes; ``None`` if they do not fit."""
+    rank = max(tensor.dim() for tensor in tensors) - 2
+    leading = [1] * rank
+    for tensor in tensors:
+        first = rank - (tensor.dim() - 2)
+        for axis, size in enumerate(tensor.shape[:-2], start=first):
+            if leading[axis] == 1:
+                leading[axis] = size
+            elif size not in (1, leading[axis]):
+                return None
+    return tuple(leading)
+
+
+def _check_inputs(query: Tensor, key: Tensor, value: Tensor) -> None:
+    """Refuse tensors that do not belong together."""
+    inputs = {"query": query, "key": key, "value": value}
+    for name, tensor in inputs.items():
+        if not isinstance(tensor, Tensor):
+            raise TypeError(
+                f"{name} must be a tensor, got {type(tensor).__name__}"
+            )
+        if not tensor.is_floating_point():
+            raise TypeError(
+                f"{name} must be floating-point, got {tensor.dtype}"
+            )
+        if tensor.dim() < 2:
+            raise ValueError(
+                f"{name} needs at least two axes (length, width), got "
+                f"shape {tuple(tensor.shape)}"
+            )
+        if tensor.dtype != query.dtype:
+            raise TypeError(
+                f"{name} has dtype {tensor.dtype}, query has {query.dtype}"
+            )
+        if tensor.device != query.device:
+            raise ValueError(
+                f"{name} is on {tensor.device}, query on {query.device}"
+            )
+    shapes = ", ".join(
+        f"{name} {tuple(tensor.shape)}" for name, tensor in inputs.items()
+    )
+    if query.shape[-1] != key.shape[-1]:
+        raise ValueError(f"query and key differ in width: {shapes}")
+    if key.shape[-2] != value.shape[-2]:
+        raise ValueError(f"key and value differ in length: {shapes}")
+    if _broadcast_leading(query, key, value) is None:
+        raise ValueError(f"query, key and value do not broadcast: {shapes}")
+
+
+def _check_fits(name: str, tensor: Tensor, query: Tensor, key: Tensor) -> None:
+    """Refuse a mask or bias that does not broadcast to the scores."""
+    if tensor.device != query.device:
+        raise ValueError(
+            f"{name} is on {tensor.device}, query on {query.device}"
+        )
+    leading = _broadcast_leading(query, key)
+    assert leading is not None
+    scores = (*leading, query.shape[-2], key.shape[-2])
+    shape = tuple(tensor.shape)
+    tail = scores[len(scores) - len(shape) :]
+    if len(shape) > len(scores) or any(
+        size not in (1, wanted)
+        for size, wanted in zip(shape, tail, strict=True)
+    ):
+        raise ValueError(
+            f"{name} of shape {shape} does not broadcast to the scores of "
+            f"shape {scores}"
+        )
+
+
+def _check_options(
+    mask: Tensor | None,
+    bias: Tensor | None,
+    scale: float | None,
+    dropout_p: float,
+    query: Tensor,
+    key: Tensor,
+) -> None:
+    """Refuse options of the wrong kind, shape or range."""
+    if mask is not None:
+        if not isinstance(mask, Tensor):
+            raise TypeError(
+                f"mask must be a boolean tensor, got {type(mask).__name__}"
+            )
+        if mask.dtype != torch.bool:
+            raise TypeError(
+                "mask must be boolean (True = may be attended), got "
+                f"{mask.dtype}. Convert a 0/1 mask with mask.bool(), an "
+                "additive 0/-inf mask with from_sdpa_mask(mask); pass "
+                "numbers to be added to the scores as bias=."
+            )
+        _check_fits("mask", mask, query, key)
+    if bias is not None:
+        if not isinstance(bias, Tensor):
+            raise TypeError(
+                f"bias must be a tensor, got {type(bias).__name__}"
+            )
+        if not bias.is_floating_point():
+            raise TypeError(
+                f"bias must be floating-point, got {bias.dtype}; "
+                "did you mean mask=?"
+            )
+        _check_fits("bias", bias, query, key)
+    if scale is not None and (
+        isinstance(scale, bool) or not isinstance(scale, int | float)
+    ):
+        raise TypeError(f"scale must be a number, got {type(scale).__name__}")
+    if isinstance(dropout_p, bool) or not isinstance(dropout_p, int | float):
+        raise TypeError(
+            f"dropout_p must be a number, got {type(dropout_p).__name__}"
+        )
+    if not 0 <= dropout_p <= 1:
+        raise ValueError(f"dropout_p must lie in [0, 1], got {dropout_p}")
+
+
+def _any(flags: Tensor) -> bool:
+    """Tell whether a flag is set, or assume so where looking is costly.
+
+    Looking at a value stops a compiler and makes the CPU wait for a GPU.
+    """
+    if torch.compiler.is_compiling() or flags.device.type != "cpu":
+        return True
+    return bool(flags.any())
+
+
+def _as_four_axes(tensor: Tensor, leading: tuple[int, ...]) -> Tensor:
+    """View ``(*leading, rows, columns)`` as ``(batch, heads, ...)``.
+
+    Fused kernels exist for four axes only. Axes of length 1 stay, except
+    where several axes have to be merged into one.
+    """
+    missing = len(leading) + 2 - tensor.dim()
+    tensor = tensor.reshape(*[1] * missing, *tensor.shape)
+    if len(leading) <= 2:
+        for _ in range(2 - len(leading)):
+            tensor = tensor.unsqueeze(-3)
+        return tensor
+    tensor = tensor.expand(*leading[:-1], *tensor.shape[-3:])
+    return tensor.flatten(0, -4)
+
+
+def _explicit(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    additive: Tensor | None,
+    dead: Tensor | None,
+    scale: float,
+    dropout_p: float,
+) -> tuple[Tensor, Tensor]:
+    """Compute scores, weights and context one after the other.
+
+    Each pass over the ``Tq * Tk`` scores costs more than the arithmetic,
+    so the scale goes into the small query and all masks into one sum.
+    """
+    scores = (query * scale) @ key.transpose(-2, -1)
+    if additive is not None:
+        scores += additive
+    weights = scores.softmax(dim=-1)
+    if dead is not None:
+        weights = weights.masked_fill(dead, 0.0)
+    return F.dropout(weights, dropout_p) @ value, weights
+
+
+def scaled_dot_product_attention(
+    query: Float[Tensor, "*#batch Tq d_k"],
+    key: Float[Tensor, "*#batch Tk d_k"],
+    value: Float[Tensor, "*#batch Tk d_v"],
+    *,
+    mask: Bool[Tensor, "..."] | None = None,
+    bias: Float[Tensor, "..."] | None = None,
+    is_causal: bool = False,
+    scale: float | None = None,
+    dropout_p: float = 0.0,
+    need_weights: bool = True,
+) -> tuple[Float[Tensor, "... Tq d_v"], Float[Tensor, "... Tq Tk"] | None]:
+    """Attend with scaled dot products: softmax(scale · Q Kᵀ + bias) V.
+
+    Without weights the work is done by PyTorch's fused kernel, which never
+    stores the ``(Tq, Tk)`` scores. Values and gradients are those of the
+    explicit computation on either path. A query with no key left gets the
+    context 0 and the weights 0. The scores and softmax of half-precision
+    inputs are computed in float32.
+
+    Args:
+        query: ``(..., Tq, d_k)``; leading axes (batch, heads) broadcast.
+        key: ``(..., Tk, d_k)``.
+        value: ``(..., Tk, d_v)``.
+        mask: boolean, ``True`` = may be attended, broadcastable to the
+            scores ``(..., Tq, Tk)``.
+        bias: numbers added to the scaled scores, broadcastable to them;
+            an entry of ``-inf`` masks.
+        is_causal: also let query ``i`` see only keys
+            ``j <= i + Tk - Tq``, as :func:`~attention_lib.masks.causal_mask`
+            does. Together with ``mask`` both apply.
+        scale: factor of the dot products, ``1 / sqrt(d_k)`` if omitted.
+        dropout_p: probability to drop a weight. A function knows no
+            ``eval()``: pass 0 outside training.
+        need_weights: whether to return the weights.
+
+    Returns:
+        The context ``(..., Tq, d_v)`` and the weights before dropout
+        ``(..., Tq, Tk)``, or ``None`` in their place.
+
+    Raises:
+        TypeError: if an argument has the wrong type or dtype.
+        ValueError: if shapes or devices do not fit together, or
+            ``dropout_p`` is no probability.
+
+    References:
+        Vaswani et al. (2017), Attention Is All You Need, equation 1.
+
+    Example:
+        >>> query, key, value = torch.zeros(2, 3), torch.ones(4, 3), torch.eye(4)
+        >>> context, weights = scaled_dot_product_attention(
+        ...     query, key, value, is_causal=True
+        ... )
+        >>> weights
+        tensor([[0.3333, 0.3333, 0.3333, 0.0000],
+                [0.2500, 0.2500, 0.2500, 0.2500]])
+    """
+    _check_inputs(query, key, value)
+    _check_options(mask, bias, scale, dropout_p, query, key)
+    query_length, width = query.shape[-2:]
+    key_length, value_width = value.shape[-2:]
+    if scale is None:
+        scale = 1.0 / math.sqrt(max(width, 1))
+
+    dtype = query.dtype
+    half = dtype in (torch.float16, torch.bfloat16)
+    precise = torch.float32 if half else dtype
+    fused = not need_weights and 0 not in (
+        *query.shape,
+        *key.shape,
+        *value.shape,
+    )
+    if half and query.device.type == "cpu":
+        # Where PyTorch has no fused kernel it may round scores to half.
+        fused = fused and not (
+            dropout_p > 0
+            or width != value_width
+            or (bias is not None and bias.requires_grad)
+        )
+
+    # The kernel's own causal mask starts at the upper left corner.
+    kernel_causal = (
+        fused
+        and is_causal
+        and mask is None
+        and bias is None
+        and query_length == key_length
+    )
+    if is_causal and not kernel_causal and query_length > 1:
+        causal = causal_mask(query_length, key_length, device=query.device)
+        mask = causal if mask is None else mask & causal
+
+    # A row without any key would divide 0 by 0 and send NaN backwards. It
+    # looks at everything instead, and its result is blanked afterwards.
+    dead = None
+    if bias is not None:
+        bias = bias.to(precise)
+        if mask is not None:
+            bias = torch.where(mask, bias, -math.inf)
+        dead = (bias == -math.inf).all(dim=-1, keepdim=True)
+        if _any(dead):
+            bias = bias.masked_fill(dead, 0.0)
+        else:
+            dead = None
+    elif mask is not None:
+        mask = mask.reshape(*[1] * max(0, 2 - mask.dim()), *mask.shape)
+        dead = ~mask.any(dim=-1, keepdim=True)
+        if _any(dead):
+            mask = mask | dead
+        else:
+            dead = None
+
+    if not fused:
+        additive = bias
+        if additive is None and mask is not None:
+            additive = to_sdpa_mask(mask, dtype=precise)
+        context, weights = _explicit(
+            query.to(precise),
+            key.to(precise),
+            value.to(precise),
+            additive,
+            dead,
+            scale,
+            dropout_p,
+        )
+        return context.to(dtype), weights.to(dtype) if need_weights else None
+
+    leading = _broadcast_leading(query, key, value)
+    assert leading is not None
+    attn_mask = mask if bias is None else bias
+    if attn_mask is not None:
+        attn_mask = _as_four_axes(attn_mask, leading)
+    context = F.scaled_dot_product_attention(
+        *(
+            _as_four_axes(tensor.expand(*leading, *tensor.shape[-2:]), leading)
+            for tensor in (query, key, value)
+        ),
+        attn_mask=attn_mask,
+        dropout_p=dropout_p,
+        is_causal=kernel_causal,
+        scale=scale,
+    )
+    context = context.reshape(*leading, query_length, value_width)
+    if dead is not None:
+        context = context.masked_fill(dead, 0.0)
+    return context, None
