@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 import zlib
 from functools import cache
 from pathlib import Path
@@ -20,6 +21,9 @@ from sphinx.writers.html5 import HTML5Translator
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 VENDOR = ROOT / "vendor"
+# The API pages import the package from this checkout.
+sys.path.insert(0, str(ROOT))
+
 DIRECTIVE = re.compile(r"#\|\s*export\s+(\w+)\s*\n")
 
 # The same symbol has the same colour in figures and in formulas.
@@ -28,6 +32,9 @@ MACROS = {
     r"\K": r"\htmlClass{key}{#1}",
     r"\V": r"\htmlClass{value}{#1}",
 }
+WRONG_ROLES = re.compile(
+    r' role="doc-biblioentry"| role="list"(?= class="citation-list")'
+)
 NUMBERED = re.compile(
     r"\\(begin|end)\{(align|equation|gather|multline|alignat)\}"
 )
@@ -170,6 +177,21 @@ def write_inventories(app: Sphinx, config: Any) -> None:
     config.intersphinx_mapping = mapping
 
 
+def keep_vendored_files_off_pages(app: Sphinx, config: Any) -> None:
+    """Undo Jupyter Book's habit of loading every static file everywhere."""
+    for option in ("html_js_files", "html_css_files"):
+        files = getattr(config, option)
+        setattr(
+            config,
+            option,
+            [
+                file
+                for file in files
+                if not str(file).startswith(("katex/", "tippy/"))
+            ],
+        )
+
+
 def trim_page(
     app: Sphinx,
     page: str,
@@ -177,7 +199,12 @@ def trim_page(
     context: dict[str, Any],
     doctree: nodes.document | None,
 ) -> None:
-    """Drop scripts that a page does not use and add what it does."""
+    """Drop Thebe's scripts, which load even when it is off, and wrong roles.
+
+    The bibliography marks its entries with roles that ARIA does not allow.
+    """
+    if "body" in context:
+        context["body"] = WRONG_ROLES.sub("", context["body"])
     context["script_files"] = [
         script
         for script in context["script_files"]
@@ -212,6 +239,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
         block_renderers=(visit_displaymath, None),
     )
     app.connect("config-inited", write_inventories, priority=100)
+    app.connect("config-inited", keep_vendored_files_off_pages, priority=100)
     app.connect("doctree-read", mark_exported_cells)
     app.connect("html-page-context", add_math_style)
     app.connect("html-page-context", trim_page, priority=900)

@@ -1,0 +1,10 @@
+// Small repairs of the theme's pages, for readers without a mouse or a screen.
+document.addEventListener("DOMContentLoaded", () => {
+  // The theme's scripts expect a table of contents on every page.
+  if (!document.querySelector("div.bd-sidebar-secondary")) {
+    const stand_in = document.createElement("div");
+    stand_in.className = "bd-sidebar-secondary";
+    stand_in.hidden = true;
+    document.body.append(stand_in);
+  }
+});
