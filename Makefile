@@ -60,9 +60,10 @@ test: $(READY) ## check everything that the book promises
 	ATTENTION_LIB_SHAPES=off $(BIN)/python -m pytest --doctest-modules \
 	  attention_lib
 	@echo "[4/6] every chapter prints what it shows (some minutes)"
-	PYTHONPATH=$(CURDIR) $(BIN)/python -m pytest -n 2 --dist loadfile \
+	TQDM_DISABLE=1 PYTHONPATH=$(CURDIR) \
+	  $(BIN)/python -m pytest -n 2 --dist loadfile \
 	  --nbval --nbval-sanitize-with tests/nbval_sanitize.cfg \
-	  --nbval-cell-timeout 600 -p no:randomly chapters
+	  --nbval-cell-timeout 600 chapters
 	@echo "[5/6] the book builds without a warning"
 	$(BIN)/python tools/build.py --clean
 	@echo "[6/6] every page in a browser, offline"

@@ -1,7 +1,7 @@
 """Build the book with every warning an error.
 
-    python tools/build.py            what changed
-    python tools/build.py --clean    from nothing
+python tools/build.py            what changed
+python tools/build.py --clean    from nothing
 """
 
 from __future__ import annotations

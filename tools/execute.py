@@ -66,6 +66,7 @@ def run(path: Path) -> float:
 def main() -> int:
     """Execute the chapters that the arguments name, or all."""
     os.environ.setdefault("PYTHONHASHSEED", "0")
+    os.environ["TQDM_DISABLE"] = "1"  # a bar is for those who wait
     prefixes = tuple(sys.argv[1:]) or ("",)
     paths = [
         path

@@ -1,0 +1,278 @@
+"""The built book as its readers meet it: in a browser, without a network."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import importlib.util
+import threading
+from pathlib import Path
+from urllib.parse import unquote, urldefrag, urljoin
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from bs4 import BeautifulSoup
+from playwright.sync_api import sync_playwright
+
+pytestmark = pytest.mark.site
+
+ROOT = Path(__file__).resolve().parent.parent
+SITE = ROOT / "_build" / "html"
+PAGES = sorted(
+    str(path.relative_to(SITE))
+    for path in SITE.rglob("*.html")
+    if "_static" not in path.parts
+)
+WIDTHS = {"wide": 1280, "phone": 375}
+# Two pages are made of code alone and may scroll in a listing only.
+ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
+
+
+def test_the_book_was_built():
+    assert "index.html" in PAGES, "no book in _build/html: run make book"
+
+
+class QuietHandler(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *arguments):
+        """Keep the test's output readable."""
+
+
+@pytest.fixture(scope="session")
+def address():
+    """The book on a server of its own."""
+    handler = functools.partial(QuietHandler, directory=str(SITE))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """A Chromium; its absence is a failure, never a skip."""
+    spec = importlib.util.spec_from_file_location(
+        "browser_tool", ROOT / "tools" / "browser.py"
+    )
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    path = tool.find()
+    assert path, "no browser: run python tools/browser.py"
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(
+            executable_path=path, args=ARGUMENTS
+        )
+        yield chromium
+        chromium.close()
+
+
+class Visit:
+    """One page in one window, with everything that went wrong there."""
+
+    def __init__(self, browser, base, *, width=1280, theme="light"):
+        self.faults = []
+        self.base = base
+        self.context = browser.new_context(
+            viewport={"width": width, "height": 900}, color_scheme=theme
+        )
+        self.context.route("**/*", self.refuse_strangers)
+        self.page = self.context.new_page()
+        self.page.on("console", self.hear)
+        self.page.on(
+            "pageerror", lambda error: self.faults.append(f"throws {error}")
+        )
+        self.page.on(
+            "response",
+            lambda answer: (
+                answer.status >= 400
+                and self.faults.append(f"{answer.status} {answer.url}")
+            ),
+        )
+
+    def refuse_strangers(self, route):
+        url = route.request.url
+        if url.startswith((self.base, "data:", "blob:")):
+            route.continue_()
+        else:
+            self.faults.append(f"asks another server: {url}")
+            route.abort()
+
+    def hear(self, message):
+        if message.type in ("error", "warning"):
+            self.faults.append(f"console {message.type}: {message.text}")
+
+    def go(self, name):
+        self.page.goto(self.base + name, wait_until="load")
+        self.page.wait_for_function(
+            "document.documentElement.dataset.theme !== undefined"
+        )
+        return self.page
+
+    def close(self):
+        self.context.close()
+
+
+@pytest.fixture
+def visit(browser):
+    """Return a function that opens windows and closes them afterwards."""
+    visits = []
+
+    def open_window(base, **settings):
+        visits.append(Visit(browser, base, **settings))
+        return visits[-1]
+
+    yield open_window
+    for one in visits:
+        one.close()
+
+
+READ_PAGE = """() => {
+  const content = document.querySelector('main') || document.body;
+  const all = (selector) => [...content.querySelectorAll(selector)];
+  const shown = (element) => element.checkVisibility();
+  return {
+    theme: document.documentElement.dataset.theme,
+    scroll: document.documentElement.scrollWidth,
+    wide: all('*').filter(
+      (e) => e.getBoundingClientRect().right > innerWidth + 1 && shown(e)
+    ).slice(0, 3).map((e) => e.outerHTML.slice(0, 120)),
+    unset: all('.math').filter((e) => !e.querySelector('.katex-html'))
+      .map((e) => e.textContent.slice(0, 80)),
+    flat: all('.math').filter(
+      (e) => shown(e) && e.getBoundingClientRect().height < 4
+    ).map((e) => e.textContent.slice(0, 80)),
+    mute: all('img').filter(
+      (e) => !e.alt.trim() || /[\\\\/]|\\.(svg|png)$/.test(e.alt)
+    ).map((e) => e.src),
+    missing: all('img').filter((e) => e.complete && !e.naturalWidth)
+      .map((e) => e.src),
+  };
+}"""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", PAGES)
+def test_page_is_sound(visit, address, name, width, theme):
+    """No stranger asked, no error, no barrier, nothing cut off or unset."""
+    window = visit(address, width=WIDTHS[width], theme=theme)
+    page = window.go(name)
+    found = page.evaluate(READ_PAGE)
+    assert found["theme"] == theme
+    assert found["unset"] == [], "formulas left as source"
+    assert found["flat"] == [], "formulas without height"
+    assert found["mute"] == [], "figures without alternative text"
+    assert found["missing"] == [], "figures that do not load"
+    assert found["scroll"] <= WIDTHS[width], found["wide"]
+    # The style sheets are there already; fetching them again is no test.
+    audit = Axe().run(page, options={"preload": False})
+    barriers = [
+        f"{rule['id']}: {rule['help']} {node['target']} {node['html'][:120]}"
+        for rule in audit.response["violations"]
+        for node in rule["nodes"]
+    ]
+    assert barriers == []
+    assert window.faults == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_page_reads_from_a_folder(visit, name):
+    """Opened as a file, without any server, a page is whole."""
+    window = visit(SITE.as_uri() + "/")
+    found = window.go(name).evaluate(READ_PAGE)
+    assert found["unset"] == []
+    assert found["missing"] == []
+    assert window.faults == []
+
+
+def read(name):
+    return BeautifulSoup((SITE / name).read_text("utf-8"), "html.parser")
+
+
+@functools.cache
+def anchors(name):
+    soup = read(name)
+    return {tag["id"] for tag in soup.find_all(id=True)} | {
+        tag["name"] for tag in soup.find_all("a", attrs={"name": True})
+    }
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_links_lead_somewhere(name):
+    """Each link inside the book has its page, its file and its anchor."""
+    broken = []
+    for tag in read(name).find_all(["a", "img", "script", "link"]):
+        link = tag.get("href") or tag.get("src")
+        if not link or link == "#" or link.startswith(("data:", "mailto:")):
+            continue
+        absolute = urljoin(f"book:///{name}", link)
+        if link.startswith(("http:", "https:", "//")):
+            continue
+        path, anchor = urldefrag(absolute)
+        path = unquote(path.removeprefix("book:///").split("?")[0])
+        target = SITE / (path or name)
+        if not target.is_file() or (
+            anchor
+            and target.suffix == ".html"
+            and unquote(anchor) not in anchors(path or name)
+        ):
+            broken.append(link)
+    assert broken == []
+
+
+def test_search_finds_a_word_offline(visit, address):
+    window = visit(address)
+    page = window.go("search.html?q=softmax")
+    page.wait_for_selector("#search-results li a", timeout=10_000)
+    assert page.locator("#search-results li a").count() >= 3
+    assert window.faults == []
+
+
+def test_a_term_shows_its_definition_on_hover(visit, address):
+    window = visit(address)
+    page = window.go("chapters/02_attention_by_hand.html")
+    page.wait_for_timeout(500)
+    term = page.locator("main a.reference[href*='#term-']").first
+    term.hover()
+    tip = page.locator(".tippy-box")
+    tip.wait_for(timeout=5_000)
+    assert len(tip.first.inner_text()) > 20
+    assert window.faults == []
+
+
+def test_the_theme_can_be_switched(visit, address):
+    window = visit(address)
+    page = window.go("index.html")
+    seen = set()
+    for _ in range(3):
+        page.locator("button.theme-switch-button:visible").first.click()
+        seen.add(page.evaluate("document.documentElement.dataset.theme"))
+    assert seen == {"light", "dark"}
+
+
+def test_figures_are_dark_in_the_dark(visit, address):
+    window = visit(address, theme="dark")
+    page = window.go("chapters/02_attention_by_hand.html")
+    figure = page.locator("main .cell_output img").first
+    style = figure.evaluate(
+        "(e) => [getComputedStyle(e).filter,"
+        " getComputedStyle(e).backgroundColor]"
+    )
+    assert "invert(1)" in style[0]
+    assert style[1] == "rgba(0, 0, 0, 0)"
+
+
+def test_exported_cells_say_where_to_import_from():
+    soup = read("chapters/02_attention_by_hand.html")
+    marks = [mark.get_text() for mark in soup.select("p.exported")]
+    assert any("attention_lib.attention" in mark for mark in marks)
+    assert all(mark.a for mark in soup.select("p.exported"))
+    assert "#| export" not in soup.get_text()
+
+
+def test_chapter_pages_offer_their_source():
+    soup = read("chapters/02_attention_by_hand.html")
+    links = " ".join(tag["href"] for tag in soup.find_all("a", href=True))
+    assert "colab.research.google.com" in links
+    assert "/edit/main/chapters/02_attention_by_hand.ipynb" in links
+    assert "/issues/new" in links
+    assert "02_attention_by_hand.ipynb" in links

@@ -1,0 +1,232 @@
+"""Export and execution, on small notebooks made for the purpose."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+import attention_lib
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def project(tmp_path):
+    """An empty project with the tools of this one."""
+    for name in ("chapters", "attention_lib"):
+        (tmp_path / name).mkdir()
+    shutil.copytree(ROOT / "tools", tmp_path / "tools")
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    return tmp_path
+
+
+def write(project, name, *sources):
+    """Write a notebook; a source that starts with a label is text."""
+    notebook = new_notebook(
+        cells=[
+            new_markdown_cell(source)
+            if source.startswith(("(", "#\x20", "##"))
+            and "|" not in source[:3]
+            else new_code_cell(source)
+            for source in sources
+        ]
+    )
+    for number, cell in enumerate(notebook.cells):
+        cell.id = f"cell-{number}"
+    path = project / "chapters" / f"{name}.ipynb"
+    nbformat.write(notebook, path)
+    return path
+
+
+def tool(project, name, *arguments):
+    return subprocess.run(
+        [sys.executable, str(project / "tools" / f"{name}.py"), *arguments],
+        capture_output=True,
+        text=True,
+    )
+
+
+ALPHA = '''#| export alpha
+"""First letters."""
+
+import math
+
+
+def root(x: float) -> float:
+    """Return the square root."""
+    return math.sqrt(x)
+'''
+BETA = '''#| export beta
+"""Second letters."""
+
+
+def twice(x: float) -> float:
+    """Return two roots."""
+    return 2 * root(x)
+'''
+TITLE = "(ch-a)=\n# A title"
+SECTION = "(sec-a)=\n## A section"
+
+
+def test_exported_code_is_a_formatted_module_with_its_public_names(project):
+    write(project, "01_a", TITLE, SECTION, ALPHA)
+    assert tool(project, "export").returncode == 0
+    text = (project / "attention_lib" / "alpha.py").read_text()
+    module = ast.parse(text)
+    assert ast.get_docstring(module) == "First letters."
+    assert '__all__ = [\n    "root",\n]' in text
+
+
+def test_a_docstring_ends_with_its_section(project):
+    write(project, "07_a", TITLE, "(sec-0)=\n## One", SECTION, ALPHA)
+    tool(project, "export")
+    text = (project / "attention_lib" / "alpha.py").read_text()
+    assert "Built in :ref:`section 7.2 <sec-a>`." in text
+
+
+def test_names_of_a_sister_module_are_imported(project):
+    write(project, "01_a", TITLE, SECTION, ALPHA, BETA)
+    tool(project, "export")
+    text = (project / "attention_lib" / "beta.py").read_text()
+    assert "from attention_lib.alpha import root" in text
+
+
+def test_a_stale_module_fails_the_check_and_is_not_touched(project):
+    write(project, "01_a", TITLE, SECTION, ALPHA)
+    tool(project, "export")
+    module = project / "attention_lib" / "alpha.py"
+    assert tool(project, "export", "--check").returncode == 0
+    module.write_text(module.read_text() + "\n")
+    stale = module.read_text()
+    assert tool(project, "export", "--check").returncode == 1
+    assert module.read_text() == stale
+
+
+def test_a_module_without_a_chapter_fails_the_check(project):
+    write(project, "01_a", TITLE, SECTION, ALPHA)
+    tool(project, "export")
+    (project / "attention_lib" / "orphan.py").write_text("")
+    assert tool(project, "export", "--check").returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("chapters", "message"),
+    [
+        (
+            {"01_a": [TITLE, SECTION, ALPHA], "02_b": [TITLE, SECTION, ALPHA]},
+            "comes from 01_a.ipynb and from 02_b.ipynb",
+        ),
+        (
+            {
+                "01_a": [TITLE, "from attention_lib.alpha import root"],
+                "02_b": [TITLE, SECTION, ALPHA],
+            },
+            "01_a.ipynb imports attention_lib.alpha, which is exported by "
+            "02_b.ipynb",
+        ),
+        (
+            {"01_a": [TITLE, "## No label", ALPHA]},
+            "has no label",
+        ),
+        (
+            {
+                "01_a": [
+                    TITLE,
+                    SECTION,
+                    ALPHA.replace('"""First letters."""', ""),
+                ]
+            },
+            "has no module docstring",
+        ),
+        (
+            {
+                "01_a": [
+                    TITLE,
+                    SECTION,
+                    ALPHA.replace('"""Return the square root."""', ""),
+                ]
+            },
+            "exported undocumented",
+        ),
+    ],
+    ids=["two sources", "later import", "no label", "no module", "no doc"],
+)
+def test_export_refuses(project, chapters, message):
+    for name, sources in chapters.items():
+        write(project, name, *sources)
+    done = tool(project, "export")
+    assert done.returncode == 1
+    assert message in " ".join(done.stderr.split())
+
+
+def test_a_second_execution_changes_nothing(project):
+    path = write(
+        project,
+        "01_a",
+        TITLE,
+        "import random\nrandom.seed(0)\nprint(random.random())",
+        "print('a')\nprint('b')\n1 + 1",
+    )
+    assert tool(project, "execute", "01").returncode == 0
+    once = path.read_bytes()
+    assert tool(project, "execute").returncode == 0
+    assert path.read_bytes() == once
+    notebook = nbformat.read(path, as_version=4)
+    assert [cell.id for cell in notebook.cells] == [
+        "cell-0",
+        "cell-1",
+        "cell-2",
+    ]
+    assert notebook.cells[2].outputs[0].text == "a\nb\n"
+
+
+def test_execution_names_a_chapter_that_is_not_there(project):
+    done = tool(project, "execute", "99")
+    assert done.returncode == 1
+    assert "no chapter starts with 99" in done.stdout
+
+
+MODULES = sorted(
+    path.stem
+    for path in (ROOT / "attention_lib").glob("*.py")
+    if path.stem != "__init__"
+)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_module_is_documented_and_links_back(name):
+    path = ROOT / "attention_lib" / f"{name}.py"
+    module = ast.parse(path.read_text("utf-8"))
+    assert ast.get_docstring(module)
+    for node in module.body:
+        if isinstance(
+            node, ast.FunctionDef | ast.ClassDef
+        ) and not node.name.startswith("_"):
+            assert re.search(
+                r"Built in :ref:`section [\d.]+ <[\w-]+>`\.$",
+                ast.get_docstring(node),
+            ), node.name
+
+
+def test_the_version_is_a_version():
+    assert re.fullmatch(r"\d+\.\d+\.\d+", attention_lib.__version__)
+
+
+def test_mathematics_is_set_while_building():
+    spec = importlib.util.spec_from_file_location(
+        "attention_book", ROOT / "tools/sphinx_ext/attention_book.py"
+    )
+    extension = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(extension)
+    html = extension.render_math(r"\Q{\mathbf q}^\top", display=True)
+    assert 'class="enclosing query"' in html
+    assert "<math" in html
