@@ -1,4 +1,7 @@
+# Written by tools/export.py from chapters/02_attention_by_hand.ipynb: edit there.
 """The one formula of attention: score, masked softmax, weighted sum."""
+
+from __future__ import annotations
 
 from collections.abc import Callable
 
@@ -8,7 +11,10 @@ from torch import Tensor
 from torch.amp.autocast_mode import is_autocast_available
 from torch.nn import functional as F
 
-__all__ = ["attend", "masked_softmax"]
+__all__ = [
+    "attend",
+    "masked_softmax",
+]
 
 
 def _widen(tensor: Tensor) -> Tensor:
@@ -98,6 +104,8 @@ def masked_softmax(
         >>> masked_softmax(scores, mask)
         tensor([[0.5000, 0.0000, 0.5000],
                 [0.0000, 0.0000, 0.0000]])
+
+    Built in :ref:`section 2.6 <sec-one-formula>`.
     """
     _check_floating("scores", scores)
     keep = scores != -torch.inf
@@ -208,6 +216,8 @@ def attend(
         >>> context
         tensor([[1.5379],
                 [2.4621]])
+
+    Built in :ref:`section 2.6 <sec-one-formula>`.
     """
     device = query.device.type
     if is_autocast_available(device) and torch.is_autocast_enabled(device):

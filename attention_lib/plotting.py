@@ -1,3 +1,4 @@
+# Written by tools/export.py from chapters/02_attention_by_hand.ipynb: edit there.
 """Pictures of attention: the heatmap of weights and the links between words.
 
 matplotlib is imported when a picture is drawn, not with the package. Chinese
@@ -18,11 +19,16 @@ from numpy.typing import NDArray
 
 from attention_lib.figures import COLORS
 
+__all__ = [
+    "show_attention",
+    "show_links",
+]
+
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.text import Text
 
-__all__ = ["show_attention", "show_links"]
 
 _LATIN = "DejaVu Sans"  # comes with matplotlib
 _CHINESE = "Course CJK"  # comes with this package
@@ -171,6 +177,8 @@ def show_attention(
         >>> [label.get_text() for label in ax.get_xticklabels()]
         ['the', 'cat']
         >>> plt.close(ax.figure)
+
+    Built in :ref:`section 2.7 <sec-first-heatmap>`.
     """
     import matplotlib.pyplot as plt
 
@@ -183,6 +191,7 @@ def show_attention(
         )
         ax = plt.subplots(figsize=size)[1]
     figure = ax.get_figure(root=True)
+    assert figure is not None
     box = ax.get_position()
     width = box.width * figure.get_figwidth() / max(columns, 1)
     height = box.height * figure.get_figheight() / max(rows, 1)
@@ -277,6 +286,8 @@ def show_links(
         >>> len(ax.lines)
         2
         >>> plt.close(ax.figure)
+
+    Built in :ref:`section 2.7 <sec-first-heatmap>`.
     """
     import matplotlib.pyplot as plt
 
@@ -291,9 +302,8 @@ def show_links(
         (key_tokens, 1.0, "bottom", COLORS["key"]),
     ):
         texts, families = _labels(tokens)
-        x = (np.arange(len(texts)) + 0.5) / max(len(texts), 1)
-        places.append(x)
-        for position, text in zip(x, texts, strict=True):
+        places.append([(i + 0.5) / len(texts) for i in range(len(texts))])
+        for position, text in zip(places[-1], texts, strict=True):
             label = ax.text(
                 position,
                 height + (0.06 if height else -0.06),

@@ -1,9 +1,15 @@
+# Written by tools/export.py from chapters/02_attention_by_hand.ipynb: edit there.
 """Attention in NumPy and float64: slow, plain, and what tests compare to."""
+
+from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["attention", "softmax"]
+__all__ = [
+    "attention",
+    "softmax",
+]
 
 
 def softmax(
@@ -26,6 +32,8 @@ def softmax(
     Example:
         >>> softmax([0.0, np.log(3.0)]).round(4)
         array([0.25, 0.75])
+
+    Built in :ref:`section 2.4 <sec-stable-softmax>`.
     """
     scores = np.asarray(scores, dtype=np.float64)
     if mask is not None:
@@ -41,7 +49,10 @@ def softmax(
     highest = np.where(highest == -np.inf, 0.0, highest)
     exponentials = np.exp(scores - highest)
     total = exponentials.sum(axis=axis, keepdims=True)
-    return exponentials / np.where(total == 0.0, 1.0, total)
+    weights: NDArray[np.float64] = exponentials / np.where(
+        total == 0.0, 1.0, total
+    )
+    return weights
 
 
 def attention(
@@ -73,6 +84,8 @@ def attention(
         >>> context, weights = attention([[0.0]], [[1.0], [2.0]], [[3], [5]])
         >>> weights, context
         (array([[0.5, 0.5]]), array([[4.]]))
+
+    Built in :ref:`section 2.4 <sec-stable-softmax>`.
     """
     query = np.asarray(query, dtype=np.float64)
     key = np.asarray(key, dtype=np.float64)

@@ -504,7 +504,8 @@ def _labels(exercise: Exercise, case: Case) -> list[str]:
             pass
     count = len(case.args)
     numbered = [f"argument {n}" for n in range(1, count + 1)]
-    return (positional + numbered[len(positional) :])[:count] + [*case.kwargs]
+    labels = [*positional, *numbered[len(positional) :]]
+    return [*labels[:count], *case.kwargs]
 
 
 def _show_case(exercise: Exercise, case: Case) -> str:
