@@ -27,7 +27,7 @@ $(READY): requirements.txt
 	    exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --disable-pip-version-check \
-	  --progress-bar off --quiet --requirement requirements.txt
+	  --requirement requirements.txt
 	@touch $@
 
 book: $(READY) ## build the book into _build/html

@@ -6,6 +6,7 @@ python tools/build.py --clean    from nothing
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -14,14 +15,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "_build"
+# Sphinx's own progress: "reading sources... [ 40%] chapters/02"
+STEP = re.compile(r"(reading sources|writing output).*?(\[ *\d+%\])")
 
 
 def main() -> int:
-    """Run jupyter-book; its log is shown when something is wrong."""
+    """Run jupyter-book; its whole log is shown if something is wrong."""
     if "--clean" in sys.argv[1:]:
         shutil.rmtree(BUILD, ignore_errors=True)
     start = time.perf_counter()
-    done = subprocess.run(
+    building = subprocess.Popen(
         [
             str(Path(sys.executable).with_name("jupyter-book")),
             *("build", str(ROOT), "--path-output", str(ROOT)),
@@ -31,8 +34,15 @@ def main() -> int:
         stderr=subprocess.STDOUT,
         text=True,
     )
-    if done.returncode:
-        print(done.stdout)
+    log = []
+    for line in building.stdout:
+        log.append(line)
+        if sys.stdout.isatty() and (step := STEP.search(line)):
+            print(f"\r\x1b[K  {step[1]} {step[2]}", end="", flush=True)
+    if sys.stdout.isatty():
+        print("\r\x1b[K", end="")
+    if building.wait():
+        print("".join(log))
         print("build: the book has warnings; each is an error here")
         return 1
     pages = len(list((BUILD / "html").rglob("*.html")))

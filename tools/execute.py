@@ -28,6 +28,12 @@ METADATA = {
 }
 
 
+def show_progress(cell: nbformat.NotebookNode, cell_index: int) -> None:
+    """Count the cells of a long chapter on the line they stand on."""
+    count = f"cell {cell_index + 1} "
+    print(count + "\b" * len(count), end="", flush=True)
+
+
 def run(path: Path) -> float:
     """Execute one notebook in place and return the seconds it took."""
     notebook = nbformat.read(path, as_version=4)
@@ -40,6 +46,7 @@ def run(path: Path) -> float:
         coalesce_streams=True,
         skip_cells_with_tag="skip-execution",
         resources={"metadata": {"path": str(path.parent)}},
+        on_cell_start=show_progress if sys.stdout.isatty() else None,
     )
     start = time.perf_counter()
     client.execute()

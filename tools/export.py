@@ -179,7 +179,7 @@ def join_module(name: str, cells: list[Cell], source: str) -> str:
     future = "from __future__ import annotations\n"
     imported, rest = split_imports(body[0].replace(future, ""))
     return (
-        f"# Written by tools/export.py from chapters/{source}: edit there.\n"
+        f"# Written by tools/export.py from {source}: edit there.\n"
         f'"""{docstring}\n"""\n\n{future}\n{header}\n{imported}\n\n'
         f"__all__ = [\n{listing}]\n\n"
         + "\n\n\n".join([rest, *body[1:]])
