@@ -1,4 +1,4 @@
-# Written by tools/export.py from chapters/02_attention_by_hand.ipynb: edit there.
+# Written by tools/export.py from 02_attention_by_hand.ipynb: edit there.
 """The one formula of attention: score, masked softmax, weighted sum."""
 
 from __future__ import annotations

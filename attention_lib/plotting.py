@@ -1,4 +1,4 @@
-# Written by tools/export.py from chapters/02_attention_by_hand.ipynb: edit there.
+# Written by tools/export.py from 02_attention_by_hand.ipynb: edit there.
 """Pictures of attention: the heatmap of weights and the links between words.
 
 matplotlib is imported when a picture is drawn, not with the package. Chinese

@@ -331,7 +331,7 @@ register(
 )
 
 
-# --- 02-twins: two mixtures, one context --------------------------------------
+# --- 02-twins: two mixtures, one context -------------------------------------
 
 
 def _judge_twins(answer: Any) -> str | None:
