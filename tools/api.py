@@ -1,0 +1,192 @@
+"""Write the API reference, ``chapters/api.md``, from the package.
+
+Each module that a chapter of the book exports gets a section: what it holds,
+a line for each public name, and directives that bring in the docstrings.
+
+    python tools/api.py              write the page
+    python tools/api.py --check      fail if writing would change it
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import re
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = re.compile(r"# Written by \S+ from (chapters/(\w+)\.ipynb)")
+LABEL = re.compile(r"^\((ch-[\w-]+)\)=\s*$", re.MULTILINE)
+ROLE = re.compile(r":(?:py:)?(func|class|meth|mod|data|obj):`([^`]+)`")
+
+HEAD = """\
+(ch-api)=
+# API reference
+
+Everything public in `attention_lib`, module by module, in the order of the
+chapters that build it. The text below is the docstrings' own; each ends with
+a link to the section that explains the code line by line. The notation of
+shapes is that of {ref}`ch-notation`.
+
+The names used most can be imported from the package itself:
+
+```python
+from attention_lib import attend, masked_softmax
+```
+
+% Written by tools/api.py. To change a text, change the docstring.
+"""
+EXERCISES = """\
+(api-exercises)=
+## `attention_lib.exercises`
+
+What checks the answers to the exercises.
+
+- {py:func}`~attention_lib.exercises.check`: Print a verdict on an answer.
+
+```{eval-rst}
+.. py:module:: attention_lib.exercises
+
+.. autofunction:: attention_lib.exercises.check
+```
+"""
+
+
+class Name(NamedTuple):
+    """A public name: what it is and its one-line summary."""
+
+    name: str
+    kind: str
+    summary: str
+
+
+class Module(NamedTuple):
+    """A module: the chapter that builds it, its summary and its names."""
+
+    name: str
+    chapter: str
+    summary: str
+    names: list[Name]
+
+
+def summary(docstring: str | None) -> str:
+    """Return the first paragraph of a docstring as MyST Markdown."""
+    first = (docstring or "").strip().split("\n\n")[0]
+    text = re.sub(r":math:`([^`]+)`", r"$\1$", " ".join(first.split()))
+    text = ROLE.sub(r"{py:\1}`\2`", text)
+    return text.replace("``", "`")
+
+
+def comments(source: str) -> dict[str, str]:
+    """Return the ``#:`` comments above assignments, by name."""
+    found = re.findall(r"((?:^#:.*\n)+)^(\w+)\b[^=\n]*=", source, re.MULTILINE)
+    return {
+        name: " ".join(line[2:].strip() for line in block.splitlines())
+        for block, name in found
+    }
+
+
+def public_names(source: str) -> list[Name]:
+    """Return the names in ``__all__``, in the order of their definition."""
+    tree = ast.parse(source)
+    listed: list[str] = []
+    defined: list[tuple[str, str, str | None]] = []
+    described = comments(source)
+    for node in tree.body:
+        match node:
+            case ast.FunctionDef(name=name):
+                defined.append((name, "func", ast.get_docstring(node)))
+            case ast.ClassDef(name=name):
+                defined.append((name, "class", ast.get_docstring(node)))
+            case (
+                ast.Assign(targets=[ast.Name(id=name)], value=value)
+                | ast.AnnAssign(target=ast.Name(id=name), value=value)
+            ):
+                if name == "__all__":
+                    listed = ast.literal_eval(value)
+                else:
+                    defined.append((name, "data", described.get(name)))
+    return [
+        Name(name, kind, summary(docstring))
+        for name, kind, docstring in defined
+        if name in listed
+    ]
+
+
+def modules() -> list[Module]:
+    """Return the modules whose chapter is in the book, in its order."""
+    contents = (ROOT / "_toc.yml").read_text("utf-8")
+    found = []
+    for path in sorted((ROOT / "attention_lib").glob("*.py")):
+        source = path.read_text("utf-8")
+        origin = SOURCE.match(source)
+        if origin is None:
+            continue
+        if not re.search(rf"chapters/{origin[2]}\s*$", contents, re.M):
+            continue
+        notebook = json.loads((ROOT / origin[1]).read_text("utf-8"))
+        cells = ["".join(cell["source"]) for cell in notebook["cells"]]
+        exported = re.compile(rf"#\|\s*export\s+{path.stem}\s*\n")
+        place = [bool(exported.match(cell)) for cell in cells].index(True)
+        label = LABEL.search("\n".join(cells))
+        if label is None:
+            raise ValueError(f"{origin[1]} has no label (ch-…)=")
+        text = summary(ast.get_docstring(ast.parse(source)))
+        module = Module(path.stem, label[1], text, public_names(source))
+        found.append(((origin[2], place), module))
+    return [module for _, module in sorted(found)]
+
+
+def section(module: Module) -> str:
+    """Return one module's part of the page."""
+    full = f"attention_lib.{module.name}"
+    lines = [
+        f"(api-{module.name.replace('_', '-')})=",
+        f"## `{full}`",
+        "",
+        f"{module.summary} Built in {{ref}}`{module.chapter}`.",
+        "",
+    ]
+    for name, kind, text in module.names:
+        entry = f"- {{py:{kind}}}`~{full}.{name}`"
+        lines.append(f"{entry}: {text}" if text else entry)
+    directives = {
+        "func": [".. autofunction:: {}"],
+        "class": [".. autoclass:: {}", "   :members:"],
+        "data": [".. autodata:: {}", "   :no-value:"],
+    }
+    lines += ["", "```{eval-rst}", f".. py:module:: {full}"]
+    for name, kind, _ in module.names:
+        lines.append("")
+        lines += [line.format(f"{full}.{name}") for line in directives[kind]]
+    return "\n".join([*lines, "```", ""])
+
+
+def page() -> str:
+    """Return the text of the page."""
+    parts = [HEAD, *(section(module) for module in modules()), EXERCISES]
+    return "\n".join(parts)
+
+
+def main() -> int:
+    """Write the page, or compare it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true")
+    path = ROOT / "chapters" / "api.md"
+    fresh = page()
+    old = path.read_text("utf-8") if path.exists() else ""
+    if parser.parse_args().check:
+        if old != fresh:
+            print("chapters/api.md is stale; run: python tools/api.py")
+        return int(old != fresh)
+    if old != fresh:
+        path.write_text(fresh, encoding="utf-8")
+    print(f"api: {path.relative_to(ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
