@@ -166,11 +166,11 @@ def _noun_phrase(
         before.append(_Word(number))
     if number in NUMBERS:  # two cats -> 两只猫
         chinese += [(NUMBERS[number], before[0]), (noun.measure, head)]
-    if relative and rng.random() < 0.2:  # moves in front of the noun
+    if relative and rng.random() < 0.15:  # moves in front of the noun
         clause = _relative_clause(rng, noun, plural)
         after += clause.english
         chinese += clause.chinese
-    if rng.random() < 0.3:  # the big cat -> 大的猫
+    if rng.random() < 0.2:  # the big cat -> 大的猫
         choice = list(ADJECTIVES)
         if noun.kind in ("food", "thing"):
             choice = choice[:4]
