@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pydata_sphinx_theme
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 
@@ -61,7 +62,8 @@ def draw_icons(app: Sphinx, failure: Exception | None) -> None:
     if failure or app.builder.format != "html":
         return
     site = Path(app.outdir)
-    script = site / "_static" / "scripts" / "fontawesome.js"
+    theme = Path(pydata_sphinx_theme.__file__).parent
+    script = next(theme.rglob("static/scripts/fontawesome.js"))
     icons = read_icons(script.read_text("utf-8"))
     for page in site.rglob("*.html"):
         text = page.read_text("utf-8")
@@ -69,7 +71,7 @@ def draw_icons(app: Sphinx, failure: Exception | None) -> None:
         slim = SCRIPT.sub("", slim)
         if slim != text:
             page.write_text(slim, "utf-8")
-    script.unlink()
+    (site / "_static" / "scripts" / script.name).unlink(missing_ok=True)
     for source_map in (site / "_static").rglob("*.map"):
         source_map.unlink()
 
