@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.amp.autocast_mode import is_autocast_available
 
 from attention_lib.masks import causal_mask, to_sdpa_mask
 
@@ -229,9 +230,9 @@ def scaled_dot_product_attention(
         Vaswani et al. (2017), Attention Is All You Need, equation 1.
 
     Example:
-        >>> query, key, value = torch.zeros(2, 3), torch.ones(4, 3), torch.eye(4)
+        >>> query, key = torch.zeros(2, 3), torch.ones(4, 3)
         >>> context, weights = scaled_dot_product_attention(
-        ...     query, key, value, is_causal=True
+        ...     query, key, torch.eye(4), is_causal=True
         ... )
         >>> weights
         tensor([[0.3333, 0.3333, 0.3333, 0.0000],
@@ -239,6 +240,21 @@ def scaled_dot_product_attention(
     """
     _check_inputs(query, key, value)
     _check_options(mask, bias, scale, dropout_p, query, key)
+    device = query.device.type
+    if is_autocast_available(device) and torch.is_autocast_enabled(device):
+        # Autocast would compute the scores in half precision.
+        with torch.autocast(device, enabled=False):
+            return scaled_dot_product_attention(
+                query,
+                key,
+                value,
+                mask=mask,
+                bias=bias,
+                is_causal=is_causal,
+                scale=scale,
+                dropout_p=dropout_p,
+                need_weights=need_weights,
+            )
     query_length, width = query.shape[-2:]
     key_length, value_width = value.shape[-2:]
     if scale is None:
@@ -252,7 +268,7 @@ def scaled_dot_product_attention(
         *key.shape,
         *value.shape,
     )
-    if half and query.device.type == "cpu":
+    if half and device == "cpu":
         # Where PyTorch has no fused kernel it may round scores to half.
         fused = fused and not (
             dropout_p > 0
@@ -310,14 +326,13 @@ def scaled_dot_product_attention(
     leading = _broadcast_leading(query, key, value)
     assert leading is not None
     attn_mask = mask if bias is None else bias
-    if attn_mask is not None:
-        attn_mask = _as_four_axes(attn_mask, leading)
     context = F.scaled_dot_product_attention(
-        *(
-            _as_four_axes(tensor.expand(*leading, *tensor.shape[-2:]), leading)
-            for tensor in (query, key, value)
+        _as_four_axes(query.expand(*leading, -1, -1), leading),
+        _as_four_axes(key.expand(*leading, -1, -1), leading),
+        _as_four_axes(value.expand(*leading, -1, -1), leading),
+        attn_mask=(
+            None if attn_mask is None else _as_four_axes(attn_mask, leading)
         ),
-        attn_mask=attn_mask,
         dropout_p=dropout_p,
         is_causal=kernel_causal,
         scale=scale,
