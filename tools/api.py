@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCE = re.compile(r"# Written by \S+ from (chapters/(\w+)\.ipynb)")
+SOURCE = re.compile(r"# Written by \S+ from (?:chapters/)?(\w+)\.ipynb")
 LABEL = re.compile(r"^\((ch-[\w-]+)\)=\s*$", re.MULTILINE)
 ROLE = re.compile(r":(?:py:)?(func|class|meth|mod|data|obj):`([^`]+)`")
 
@@ -122,21 +122,26 @@ def modules() -> list[Module]:
     found = []
     for path in sorted((ROOT / "attention_lib").glob("*.py")):
         source = path.read_text("utf-8")
+        if not source.startswith("# Written by"):
+            continue  # written by hand; tools/export.py --check refuses it
         origin = SOURCE.match(source)
         if origin is None:
+            raise ValueError(f"{path.name} does not name its chapter")
+        chapter = origin[1]
+        if not re.search(rf"chapters/{chapter}\s*$", contents, re.M):
             continue
-        if not re.search(rf"chapters/{origin[2]}\s*$", contents, re.M):
-            continue
-        notebook = json.loads((ROOT / origin[1]).read_text("utf-8"))
+        notebook = json.loads(
+            (ROOT / "chapters" / f"{chapter}.ipynb").read_text("utf-8")
+        )
         cells = ["".join(cell["source"]) for cell in notebook["cells"]]
         exported = re.compile(rf"#\|\s*export\s+{path.stem}\s*\n")
         place = [bool(exported.match(cell)) for cell in cells].index(True)
         label = LABEL.search("\n".join(cells))
         if label is None:
-            raise ValueError(f"{origin[1]} has no label (ch-…)=")
+            raise ValueError(f"{chapter}.ipynb has no label (ch-…)=")
         text = summary(ast.get_docstring(ast.parse(source)))
         module = Module(path.stem, label[1], text, public_names(source))
-        found.append(((origin[2], place), module))
+        found.append(((chapter, place), module))
     return [module for _, module in sorted(found)]
 
 
