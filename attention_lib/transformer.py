@@ -1,0 +1,1172 @@
+"""The Transformer: positions, blocks, encoder, decoder, translator.
+
+The blocks trade weights with PyTorch's layers in both directions, the
+translator plugs into the training, decoding and evaluation of
+:mod:`attention_lib.seq2seq`, and the same encoder block with a causal mask
+is a language model.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attention_lib.corpus import CHINESE, ENGLISH
+from attention_lib.masks import padding_mask
+from attention_lib.multihead import KeyValueCache, MultiHeadAttention
+from attention_lib.seq2seq import Decoder, Memory, Seq2Seq
+
+
+def _angles(
+    positions: Tensor, width: int, base: float, dtype: torch.dtype
+) -> Tensor:
+    """Return position times frequency for each pair of features."""
+    if width < 2 or width % 2:
+        raise ValueError(
+            f"the width must be even, one sine and one cosine for each "
+            f"frequency; got {width}"
+        )
+    # Half precision cannot even count: bfloat16 has no 257.
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    pairs = torch.arange(0, width, 2, device=positions.device, dtype=wide)
+    frequencies = torch.exp(-math.log(base) * pairs / width)
+    return positions.to(wide)[..., None] * frequencies
+
+
+def sinusoidal_encoding(
+    positions: Int[Tensor, "*batch T"],
+    d_model: int,
+    *,
+    base: float = 10000.0,
+    dtype: torch.dtype = torch.float32,
+) -> Float[Tensor, "*batch T d_model"]:
+    """Describe each position by sines and cosines of many wavelengths.
+
+    Features ``2i`` and ``2i + 1`` of position ``p`` are the sine and cosine
+    of ``p / base ** (2i / d_model)``.
+
+    Args:
+        positions: Numbers of the positions, ``(..., T)``.
+        d_model: Number of features, even.
+        base: The longest wavelength is nearly ``2 pi * base`` positions.
+        dtype: Type of the result. Angles are never computed in half
+            precision.
+
+    Returns:
+        The encoding, ``(..., T, d_model)``, between -1 and 1.
+
+    Raises:
+        ValueError: If ``d_model`` is odd.
+
+    References:
+        Vaswani et al. (2017), section 3.5.
+
+    Example:
+        >>> sinusoidal_encoding(torch.tensor([0, 1]), 4)
+        tensor([[0.0000, 1.0000, 0.0000, 1.0000],
+                [0.8415, 0.5403, 0.0100, 0.9999]])
+    """
+    angles = _angles(positions, d_model, base, dtype)
+    return torch.stack([angles.sin(), angles.cos()], -1).flatten(-2).to(dtype)
+
+
+def rotate(
+    features: Float[Tensor, "*batch T width"],
+    positions: Int[Tensor, "*#batch T"],
+    *,
+    base: float = 10000.0,
+) -> Float[Tensor, "*batch T width"]:
+    """Turn each pair of features by an angle that grows with the position.
+
+    Features ``2i`` and ``2i + 1`` are the two coordinates of a plane, and
+    position ``p`` turns it by ``p / base ** (2i / width)``. Lengths stay,
+    and the dot product of two turned vectors depends on their positions
+    through the difference alone.
+
+    Args:
+        features: Queries or keys of a head, ``(..., T, width)``.
+        positions: Numbers of the positions, ``(T,)`` or ``(..., T)``.
+        base: Sets the slowest rotation.
+
+    Returns:
+        The turned features, in the type of ``features``.
+
+    Raises:
+        ValueError: If the width is odd.
+
+    References:
+        Su et al. (2024), RoFormer, equations 14 to 16 and 34.
+
+    Example:
+        >>> rotate(torch.tensor([[1.0, 0.0]]), torch.tensor([1]))
+        tensor([[0.5403, 0.8415]])
+    """
+    angles = _angles(positions, features.shape[-1], base, features.dtype)
+    sine, cosine = angles.sin(), angles.cos()
+    first, second = features[..., 0::2], features[..., 1::2]
+    turned = torch.stack(
+        [first * cosine - second * sine, first * sine + second * cosine], -1
+    )
+    return turned.flatten(-2).to(features.dtype)
+
+
+class SinusoidalPositions(nn.Module):
+    """Add a :func:`sinusoidal_encoding` to features. Nothing is learned.
+
+    Args:
+        d_model: Width of the features, even.
+        base: See :func:`sinusoidal_encoding`.
+
+    References:
+        Vaswani et al. (2017), section 3.5.
+
+    Example:
+        >>> SinusoidalPositions(4)(torch.zeros(1, 2, 4), offset=1)[0, 0]
+        tensor([0.8415, 0.5403, 0.0100, 0.9999])
+    """
+
+    def __init__(self, d_model: int, *, base: float = 10000.0) -> None:
+        super().__init__()
+        self.d_model, self.base = d_model, base
+
+    def forward(
+        self, features: Float[Tensor, "B T d_model"], *, offset: int = 0
+    ) -> Float[Tensor, "B T d_model"]:
+        """Add the encodings of the positions ``offset``, ``offset + 1``, …
+
+        Args:
+            features: ``(B, T, d_model)``.
+            offset: Number of positions that came before.
+        """
+        positions = torch.arange(features.shape[1], device=features.device)
+        return features + sinusoidal_encoding(
+            positions + offset,
+            self.d_model,
+            base=self.base,
+            dtype=features.dtype,
+        )
+
+
+class LearnedPositions(nn.Module):
+    """Add one learned vector for each position, up to a largest length.
+
+    Args:
+        max_length: Number of positions in the table.
+        d_model: Width of the features.
+
+    References:
+        Gehring et al. (2017), section 3.1.
+
+    Example:
+        >>> positions = LearnedPositions(5, 4)
+        >>> positions(torch.zeros(1, 2, 4)).shape
+        torch.Size([1, 2, 4])
+    """
+
+    def __init__(self, max_length: int, d_model: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(max_length, d_model)
+
+    def forward(
+        self, features: Float[Tensor, "B T d_model"], *, offset: int = 0
+    ) -> Float[Tensor, "B T d_model"]:
+        """Add the rows ``offset``, ``offset + 1``, … of the table.
+
+        Args:
+            features: ``(B, T, d_model)``.
+            offset: Number of positions that came before.
+
+        Raises:
+            ValueError: If a position lies beyond the table.
+        """
+        end = offset + features.shape[1]
+        if end > self.table.num_embeddings:
+            raise ValueError(
+                f"position {end - 1} is beyond the table of max_length="
+                f"{self.table.num_embeddings} positions; a learned table "
+                "has no row for a position it was not built for"
+            )
+        return features + self.table.weight[offset:end]
+
+
+class RotaryMultiHeadAttention(MultiHeadAttention):
+    """Multi-head self-attention that sees distances between positions.
+
+    Queries and keys of every head are turned by :func:`rotate`; values are
+    not. The arguments are those of
+    :class:`~attention_lib.multihead.MultiHeadAttention`; the width of a head
+    must be even.
+
+    References:
+        Su et al. (2024), RoFormer.
+
+    Example:
+        >>> layer = RotaryMultiHeadAttention(d_model=8, num_heads=2)
+        >>> layer(torch.randn(3, 5, 8))[0].shape
+        torch.Size([3, 5, 8])
+    """
+
+    def project(
+        self,
+        query: Float[Tensor, "B Tq d_model"],
+        key: Float[Tensor, "B Tk kdim"],
+        value: Float[Tensor, "B Tk vdim"],
+        *,
+        offset: int = 0,
+    ) -> tuple[
+        Float[Tensor, "B heads Tq d_head"],
+        Float[Tensor, "B kv_heads Tk d_head"],
+        Float[Tensor, "B kv_heads Tk d_head"],
+    ]:
+        """Project the inputs, split them into heads and turn two of them.
+
+        Args:
+            query: ``(B, Tq, d_model)``.
+            key: ``(B, Tk, kdim)``.
+            value: ``(B, Tk, vdim)``.
+            offset: Number of positions that came before these.
+        """
+        queries, keys, values = super().project(query, key, value)
+        asked = torch.arange(query.shape[1], device=query.device) + offset
+        found = torch.arange(key.shape[1], device=key.device) + offset
+        return rotate(queries, asked), rotate(keys, found), values
+
+
+class Residual(nn.Module):
+    """The way around a sublayer, with its layer norm and dropout.
+
+    A sublayer ``f`` is used in two steps, ``change = f(residual.read(x))``
+    and ``x = residual.add(x, change)``. Together they are ``x + f(norm(x))``
+    with ``norm_first`` and ``norm(x + f(x))`` without.
+
+    Args:
+        d_model: Width of the features.
+        norm_first: Normalise what the sublayer reads (pre-norm), or the sum
+            (post-norm).
+        dropout: Probability of dropping an entry of the change in training.
+        bias: Whether the norm has a bias.
+        norm_eps: Added to the variance inside the norm.
+
+    References:
+        He et al. (2016); Ba et al. (2016); Xiong et al. (2020), figure 1.
+
+    Example:
+        >>> residual, x = Residual(4), torch.randn(1, 2, 4)
+        >>> torch.equal(residual.add(x, torch.zeros_like(x)), x)
+        True
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        norm_first: bool = True,
+        dropout: float = 0.0,
+        bias: bool = True,
+        norm_eps: float = 1e-5,
+    ) -> None:
+        super().__init__()
+        self.norm_first = norm_first
+        self.norm = nn.LayerNorm(d_model, eps=norm_eps, bias=bias)
+        self.dropout = nn.Dropout(dropout)
+
+    def read(
+        self, states: Float[Tensor, "B T d_model"]
+    ) -> Float[Tensor, "B T d_model"]:
+        """Return what the sublayer gets to see."""
+        normed: Tensor = self.norm(states) if self.norm_first else states
+        return normed
+
+    def add(
+        self,
+        states: Float[Tensor, "B T d_model"],
+        change: Float[Tensor, "B T d_model"],
+    ) -> Float[Tensor, "B T d_model"]:
+        """Add what the sublayer says to what went into it."""
+        total: Tensor = states + self.dropout(change)
+        return total if self.norm_first else self.norm(total)
+
+
+Activation = Literal["relu", "gelu"]
+
+
+class FeedForward(nn.Module):
+    """Two linear maps with a nonlinearity between, at each position alone.
+
+    Args:
+        d_model: Width of input and output.
+        hidden_dim: Width between the two maps.
+        activation: ``"relu"`` or ``"gelu"``.
+        dropout: Probability of dropping a hidden unit in training.
+        bias: Whether the two maps have a bias.
+
+    Raises:
+        ValueError: If ``activation`` is neither of the two.
+
+    References:
+        Vaswani et al. (2017), section 3.3; Hendrycks and Gimpel (2016) for
+        GELU.
+
+    Example:
+        >>> FeedForward(4, 16)(torch.randn(2, 3, 4)).shape
+        torch.Size([2, 3, 4])
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        hidden_dim: int,
+        *,
+        activation: Activation = "relu",
+        dropout: float = 0.0,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        if activation not in ("relu", "gelu"):
+            raise ValueError(
+                f"activation must be 'relu' or 'gelu', got {activation!r}"
+            )
+        self.activation = activation
+        self.input_proj = nn.Linear(d_model, hidden_dim, bias=bias)
+        self.output_proj = nn.Linear(hidden_dim, d_model, bias=bias)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self, states: Float[Tensor, "B T d_model"]
+    ) -> Float[Tensor, "B T d_model"]:
+        """Apply the same two maps to every position."""
+        hidden = self.input_proj(states)
+        hidden = (
+            F.relu(hidden) if self.activation == "relu" else F.gelu(hidden)
+        )
+        output: Tensor = self.output_proj(self.dropout(hidden))
+        return output
+
+
+class _Block(nn.Module):
+    """What encoder and decoder blocks have in common."""
+
+    _has_memory: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        d_model: int,
+        num_heads: int,
+        hidden_dim: int | None = None,
+        *,
+        norm_first: bool = True,
+        activation: Activation = "relu",
+        dropout: float = 0.0,
+        bias: bool = True,
+        norm_eps: float = 1e-5,
+        rotary: bool = False,
+    ) -> None:
+        super().__init__()
+        self.d_model, self.num_heads = d_model, num_heads
+        self.norm_first = norm_first
+
+        def residual() -> Residual:
+            return Residual(
+                d_model,
+                norm_first=norm_first,
+                dropout=dropout,
+                bias=bias,
+                norm_eps=norm_eps,
+            )
+
+        attention = RotaryMultiHeadAttention if rotary else MultiHeadAttention
+        self.self_attention = attention(
+            d_model, num_heads, bias=bias, dropout=dropout
+        )
+        self.self_residual = residual()
+        if self._has_memory:
+            self.cross_attention = MultiHeadAttention(
+                d_model, num_heads, bias=bias, dropout=dropout
+            )
+            self.cross_residual = residual()
+        self.feed_forward = FeedForward(
+            d_model,
+            4 * d_model if hidden_dim is None else hidden_dim,
+            activation=activation,
+            dropout=dropout,
+            bias=bias,
+        )
+        self.feed_forward_residual = residual()
+
+    def _feed(self, states: Tensor) -> Tensor:
+        """Apply the last sublayer."""
+        residual = self.feed_forward_residual
+        return residual.add(states, self.feed_forward(residual.read(states)))
+
+
+class EncoderBlock(_Block):
+    """Self-attention, then a feed-forward layer, each beside a residual.
+
+    With ``is_causal`` it is the block of a language model.
+
+    Args:
+        d_model: Width of the features.
+        num_heads: Number of heads; it divides ``d_model``.
+        hidden_dim: Width inside the feed-forward layer; ``4 * d_model`` if
+            not given.
+        norm_first: Layer norm before each sublayer (pre-norm) or after each
+            sum (post-norm).
+        activation: ``"relu"`` or ``"gelu"``.
+        dropout: Probability of dropping weights, hidden units and changes
+            in training.
+        bias: Whether linear maps and norms have biases.
+        norm_eps: Added to the variance inside the norms.
+        rotary: Turn queries and keys by their positions.
+
+    References:
+        Vaswani et al. (2017), section 3.1; Xiong et al. (2020) for pre-norm.
+
+    Example:
+        >>> block = EncoderBlock(d_model=8, num_heads=2)
+        >>> states, weights = block(torch.randn(3, 5, 8), need_weights=True)
+        >>> states.shape, weights.shape
+        (torch.Size([3, 5, 8]), torch.Size([3, 2, 5, 5]))
+    """
+
+    def forward(
+        self,
+        states: Float[Tensor, "B T d_model"],
+        *,
+        mask: Bool[Tensor, "..."] | None = None,
+        is_causal: bool = False,
+        need_weights: bool = False,
+        cache: KeyValueCache | None = None,
+    ) -> tuple[
+        Float[Tensor, "B T d_model"], Float[Tensor, "B heads T Tk"] | None
+    ]:
+        """Let every position look at the others, then think by itself.
+
+        Args:
+            states: ``(B, T, d_model)``.
+            mask: ``True`` where a position may attend, in a shape that
+                :class:`~attention_lib.multihead.MultiHeadAttention` takes.
+            is_causal: No position sees a later one.
+            need_weights: Whether to return the weights.
+            cache: Keys and values of earlier positions.
+
+        Returns:
+            The new states ``(B, T, d_model)``, and the weights
+            ``(B, H, T, Tk)`` or ``None``.
+        """
+        change, weights = self.self_attention(
+            self.self_residual.read(states),
+            mask=mask,
+            is_causal=is_causal,
+            need_weights=need_weights,
+            cache=cache,
+        )
+        states = self.self_residual.add(states, change)
+        return self._feed(states), weights
+
+    @classmethod
+    def from_torch(cls, module: nn.TransformerEncoderLayer) -> "EncoderBlock":
+        """Copy a :class:`torch.nn.TransformerEncoderLayer`.
+
+        Args:
+            module: The layer to copy.
+
+        Returns:
+            A block with equal outputs and gradients, batch first.
+
+        Raises:
+            TypeError: If ``module`` is another kind of module.
+            ValueError: If its activation is neither ReLU nor GELU, or its
+                dropout probabilities differ from each other.
+
+        Example:
+            >>> theirs = nn.TransformerEncoderLayer(
+            ...     8, 2, 16, batch_first=True, norm_first=True
+            ... ).eval()
+            >>> x = torch.randn(3, 4, 8)
+            >>> ours = EncoderBlock.from_torch(theirs)
+            >>> torch.allclose(ours(x)[0], theirs(x), atol=1e-5)
+            True
+        """
+        if not isinstance(module, nn.TransformerEncoderLayer):
+            raise TypeError(
+                "module must be a torch.nn.TransformerEncoderLayer, got "
+                f"{type(module).__name__}"
+            )
+        with torch.device("meta"):  # no random number is drawn
+            block = cls(**_options_of(module))
+        block.self_attention = MultiHeadAttention.from_torch(module.self_attn)
+        _copy_module(module.norm1, block.self_residual.norm)
+        _copy_module(module.norm2, block.feed_forward_residual.norm)
+        _copy_module(module.linear1, block.feed_forward.input_proj)
+        _copy_module(module.linear2, block.feed_forward.output_proj)
+        return block.train(module.training)
+
+    def to_torch(
+        self, *, batch_first: bool = True
+    ) -> nn.TransformerEncoderLayer:
+        """Copy this block into a :class:`torch.nn.TransformerEncoderLayer`.
+
+        Args:
+            batch_first: Whether the copy takes ``(B, T, width)`` or
+                ``(T, B, width)``.
+
+        Returns:
+            A layer with equal outputs and gradients. Its masks mean the
+            opposite: ``True`` forbids.
+
+        Raises:
+            ValueError: If the block is rotary.
+        """
+        module = nn.TransformerEncoderLayer(
+            **_options_for_torch(self), batch_first=batch_first
+        )
+        module.self_attn = self.self_attention.to_torch(
+            batch_first=batch_first
+        )
+        _copy_module(self.self_residual.norm, module.norm1)
+        _copy_module(self.feed_forward_residual.norm, module.norm2)
+        _copy_module(self.feed_forward.input_proj, module.linear1)
+        _copy_module(self.feed_forward.output_proj, module.linear2)
+        return module.train(self.training)
+
+
+class DecoderBlock(_Block):
+    """Causal self-attention, attention to a memory, feed-forward layer.
+
+    Args:
+        d_model: Width of the features and of the memory.
+        num_heads: Number of heads of both attentions; it divides
+            ``d_model``.
+        hidden_dim: Width inside the feed-forward layer; ``4 * d_model`` if
+            not given.
+        norm_first: Layer norm before each sublayer (pre-norm) or after each
+            sum (post-norm). The memory is not normalised here.
+        activation: ``"relu"`` or ``"gelu"``.
+        dropout: Probability of dropping weights, hidden units and changes
+            in training.
+        bias: Whether linear maps and norms have biases.
+        norm_eps: Added to the variance inside the norms.
+        rotary: Turn queries and keys of the self-attention by their
+            positions.
+
+    References:
+        Vaswani et al. (2017), section 3.1.
+
+    Example:
+        >>> block = DecoderBlock(d_model=8, num_heads=2)
+        >>> target, memory = torch.randn(3, 4, 8), torch.randn(3, 6, 8)
+        >>> states, own, cross = block(target, memory, need_weights=True)
+        >>> states.shape, own.shape, cross.shape
+        (torch.Size([3, 4, 8]), torch.Size([3, 2, 4, 4]), \
+torch.Size([3, 2, 4, 6]))
+    """
+
+    _has_memory = True
+
+    def forward(
+        self,
+        states: Float[Tensor, "B Tt d_model"],
+        memory: Float[Tensor, "B Ts d_model"],
+        *,
+        mask: Bool[Tensor, "..."] | None = None,
+        memory_mask: Bool[Tensor, "..."] | None = None,
+        is_causal: bool = True,
+        need_weights: bool = False,
+        cache: KeyValueCache | None = None,
+        memory_cache: KeyValueCache | None = None,
+    ) -> tuple[
+        Float[Tensor, "B Tt d_model"],
+        Float[Tensor, "B heads Tt Tall"] | None,
+        Float[Tensor, "B heads Tt Tmemory"] | None,
+    ]:
+        """Look at the words so far, then at the memory, then think.
+
+        Args:
+            states: ``(B, Tt, d_model)``.
+            memory: What the encoder made, ``(B, Ts, d_model)``: keys and
+                values of the second attention.
+            mask: ``True`` where a position may attend to another.
+            memory_mask: ``True`` where it may attend to the memory; usually
+                the padding mask of the source ``(B, 1, Ts)``.
+            is_causal: No position sees a later one.
+            need_weights: Whether to return the weights.
+            cache: Keys and values of earlier positions.
+            memory_cache: Keys and values of the memory. ``memory`` then
+                holds only what is not yet in it: usually nothing.
+
+        Returns:
+            The new states ``(B, Tt, d_model)``, the weights of the
+            self-attention ``(B, H, Tt, Tt)`` and those of the
+            cross-attention ``(B, H, Tt, Ts)``, or ``None`` twice.
+        """
+        change, own_weights = self.self_attention(
+            self.self_residual.read(states),
+            mask=mask,
+            is_causal=is_causal,
+            need_weights=need_weights,
+            cache=cache,
+        )
+        states = self.self_residual.add(states, change)
+        change, cross_weights = self.cross_attention(
+            self.cross_residual.read(states),
+            memory,
+            mask=memory_mask,
+            need_weights=need_weights,
+            cache=memory_cache,
+        )
+        states = self.cross_residual.add(states, change)
+        return self._feed(states), own_weights, cross_weights
+
+    @classmethod
+    def from_torch(cls, module: nn.TransformerDecoderLayer) -> "DecoderBlock":
+        """Copy a :class:`torch.nn.TransformerDecoderLayer`.
+
+        Args:
+            module: The layer to copy. Note that PyTorch's decoder layer is
+                causal only if it is given a mask; this block is by default.
+
+        Returns:
+            A block with equal outputs and gradients, batch first.
+
+        Raises:
+            TypeError: If ``module`` is another kind of module.
+            ValueError: If its activation is neither ReLU nor GELU, or its
+                dropout probabilities differ from each other.
+        """
+        if not isinstance(module, nn.TransformerDecoderLayer):
+            raise TypeError(
+                "module must be a torch.nn.TransformerDecoderLayer, got "
+                f"{type(module).__name__}"
+            )
+        with torch.device("meta"):  # no random number is drawn
+            block = cls(**_options_of(module))
+        block.self_attention = MultiHeadAttention.from_torch(module.self_attn)
+        block.cross_attention = MultiHeadAttention.from_torch(
+            module.multihead_attn
+        )
+        _copy_module(module.norm1, block.self_residual.norm)
+        _copy_module(module.norm2, block.cross_residual.norm)
+        _copy_module(module.norm3, block.feed_forward_residual.norm)
+        _copy_module(module.linear1, block.feed_forward.input_proj)
+        _copy_module(module.linear2, block.feed_forward.output_proj)
+        return block.train(module.training)
+
+    def to_torch(
+        self, *, batch_first: bool = True
+    ) -> nn.TransformerDecoderLayer:
+        """Copy this block into a :class:`torch.nn.TransformerDecoderLayer`.
+
+        Args:
+            batch_first: Whether the copy takes ``(B, T, width)`` or
+                ``(T, B, width)``.
+
+        Returns:
+            A layer with equal outputs and gradients. Its masks mean the
+            opposite, ``True`` forbids, and without one it is not causal.
+
+        Raises:
+            ValueError: If the block is rotary.
+        """
+        module = nn.TransformerDecoderLayer(
+            **_options_for_torch(self), batch_first=batch_first
+        )
+        module.self_attn = self.self_attention.to_torch(
+            batch_first=batch_first
+        )
+        module.multihead_attn = self.cross_attention.to_torch(
+            batch_first=batch_first
+        )
+        _copy_module(self.self_residual.norm, module.norm1)
+        _copy_module(self.cross_residual.norm, module.norm2)
+        _copy_module(self.feed_forward_residual.norm, module.norm3)
+        _copy_module(self.feed_forward.input_proj, module.linear1)
+        _copy_module(self.feed_forward.output_proj, module.linear2)
+        return module.train(self.training)
+
+
+def _options_of(
+    module: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer,
+) -> dict[str, Any]:
+    """Read the settings of one of PyTorch's layers."""
+    activation = module.activation
+    kind: str | None = None
+    if activation is F.relu or isinstance(activation, nn.ReLU):
+        kind = "relu"
+    elif activation is F.gelu or (
+        isinstance(activation, nn.GELU) and activation.approximate == "none"
+    ):
+        kind = "gelu"
+    if kind is None:
+        raise ValueError(
+            f"module has the activation {activation!r}; ReLU and the exact "
+            "GELU can be copied"
+        )
+    rates = {
+        part.p if isinstance(part, nn.Dropout) else part.dropout
+        for part in module.children()
+        if isinstance(part, nn.Dropout | nn.MultiheadAttention)
+    }
+    if len(rates) > 1:
+        raise ValueError(
+            f"module has different dropout probabilities, {sorted(rates)}; "
+            "a block has one"
+        )
+    return {
+        "d_model": module.self_attn.embed_dim,
+        "num_heads": module.self_attn.num_heads,
+        "hidden_dim": module.linear1.out_features,
+        "norm_first": module.norm_first,
+        "activation": kind,
+        "dropout": rates.pop(),
+        "bias": module.linear1.bias is not None,
+        "norm_eps": module.norm1.eps,
+    }
+
+
+def _options_for_torch(block: _Block) -> dict[str, Any]:
+    """Write the settings of a block as PyTorch's layers want them."""
+    if isinstance(block.self_attention, RotaryMultiHeadAttention):
+        raise ValueError(
+            "the block is rotary; PyTorch's layers have no rotary positions"
+        )
+    return {
+        "d_model": block.d_model,
+        "nhead": block.num_heads,
+        "dim_feedforward": block.feed_forward.input_proj.out_features,
+        "dropout": block.self_attention.dropout,
+        "activation": block.feed_forward.activation,
+        "layer_norm_eps": block.self_residual.norm.eps,
+        "norm_first": block.norm_first,
+        "bias": block.feed_forward.input_proj.bias is not None,
+        "device": "meta",  # no random number is drawn
+    }
+
+
+def _copy_module(source: nn.Module, target: nn.Module) -> None:
+    """Give a linear map or a norm copies of another one's parameters."""
+    for name, parameter in source.named_parameters():
+        copy = nn.Parameter(
+            parameter.detach().clone(), requires_grad=parameter.requires_grad
+        )
+        setattr(target, name, copy)
+
+
+PositionKind = Literal["sinusoidal", "learned", "rotary", "none"]
+
+
+class _Embedding(nn.Module):
+    """Word vectors with their positions: what enters a stack of blocks."""
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        d_model: int,
+        positions: PositionKind,
+        max_length: int,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.words = nn.Embedding(vocabulary_size, d_model)
+        self.positions: nn.Module | None = None
+        if positions == "sinusoidal":
+            self.positions = SinusoidalPositions(d_model)
+        elif positions == "learned":
+            self.positions = LearnedPositions(max_length, d_model)
+        elif positions not in ("rotary", "none"):
+            raise ValueError(
+                "positions must be 'sinusoidal', 'learned', 'rotary' or "
+                f"'none', got {positions!r}"
+            )
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, tokens: Tensor, *, offset: int = 0) -> Tensor:
+        states = self.words(tokens)
+        if self.positions is not None:
+            states = self.positions(states, offset=offset)
+        dropped: Tensor = self.dropout(states)
+        return dropped
+
+
+class _Stack(nn.Module):
+    """Embedding, blocks and final norm, as encoder and decoder have them."""
+
+    _block: ClassVar[type[EncoderBlock] | type[DecoderBlock]]
+    _predicts: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        d_model: int,
+        num_heads: int,
+        num_layers: int,
+        *,
+        hidden_dim: int | None = None,
+        positions: PositionKind = "sinusoidal",
+        max_length: int = 512,
+        norm_first: bool = True,
+        activation: Activation = "relu",
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if num_layers < 1:
+            raise ValueError(
+                f"num_layers must be at least 1, got {num_layers}"
+            )
+        self.embedding = _Embedding(
+            vocabulary_size, d_model, positions, max_length, dropout
+        )
+        self.blocks = nn.ModuleList(
+            self._block(
+                d_model,
+                num_heads,
+                hidden_dim,
+                norm_first=norm_first,
+                activation=activation,
+                dropout=dropout,
+                rotary=positions == "rotary",
+            )
+            for _ in range(num_layers)
+        )
+        # A pre-norm stack hands on a bare sum; post-norm has normalised it.
+        self.norm = nn.LayerNorm(d_model) if norm_first else nn.Identity()
+        if self._predicts:
+            self.output = nn.Linear(d_model, vocabulary_size)
+
+    def _logits(self, states: Tensor) -> Tensor:
+        """Score every word of the vocabulary at each position."""
+        logits: Tensor = self.output(self.norm(states))
+        return logits
+
+
+class TransformerEncoder(_Stack):
+    """Read a sentence with self-attention, all words at once.
+
+    Takes the place of :class:`attention_lib.seq2seq.Encoder`. Padding has no
+    influence on the states of the words.
+
+    Args:
+        vocabulary_size: Number of source words.
+        d_model: Width of the states.
+        num_heads: Number of heads in each block.
+        num_layers: Number of blocks.
+        hidden_dim: Width inside the feed-forward layers; ``4 * d_model`` if
+            not given.
+        positions: ``"sinusoidal"``, ``"learned"``, ``"rotary"`` or
+            ``"none"``.
+        max_length: Positions in the table of learned positions.
+        norm_first: Pre-norm blocks and a final norm, or post-norm blocks.
+        activation: ``"relu"`` or ``"gelu"``.
+        dropout: Probability of dropping in training.
+
+    References:
+        Vaswani et al. (2017), section 3.1.
+
+    Example:
+        >>> encoder = TransformerEncoder(10, d_model=8, num_heads=2,
+        ...                              num_layers=1)
+        >>> memory = encoder(torch.tensor([[5, 4, 2], [6, 2, 0]]),
+        ...                  torch.tensor([3, 2]))
+        >>> memory.states.shape, memory.mask.shape, memory.final
+        (torch.Size([2, 3, 8]), torch.Size([2, 1, 3]), None)
+    """
+
+    _block = EncoderBlock
+    _predicts = False
+
+    def forward(
+        self, source: Int[Tensor, "B Ts"], lengths: Int[Tensor, " B"]
+    ) -> Memory:
+        """Encode a padded batch.
+
+        Args:
+            source: Word numbers, ``(B, Ts)``.
+            lengths: Number of words of each sentence, ``(B,)``.
+
+        Returns:
+            States ``(B, Ts, d_model)``, zero at padding, their mask
+            ``(B, 1, Ts)``, and no vector for the whole sentence.
+        """
+        mask = padding_mask(lengths.to(source.device), source.shape[1])
+        states = self.embedding(source)
+        for block in self.blocks:
+            states, _ = block(states, mask=mask)
+        states = self.norm(states).masked_fill(~mask.mT, 0.0)
+        return Memory(states, mask, None)
+
+
+class _Store:
+    """Keys and values of one attention, grown by concatenation.
+
+    Tensors are replaced and never written to, so the states of a decoder
+    that share them stay as they are.
+    """
+
+    def __init__(self, key: Tensor, value: Tensor) -> None:
+        self.key, self.value = key, value
+
+    @property
+    def length(self) -> int:
+        return self.key.shape[-2]
+
+    def update(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        self.key = torch.cat([self.key, key], dim=-2)
+        self.value = torch.cat([self.value, value], dim=-2)
+        return self.key, self.value
+
+
+class LayerState(NamedTuple):
+    """Keys and values that one decoder block has computed so far.
+
+    Attributes:
+        key: Of the words written, ``(B, H, t, d_head)``.
+        value: Likewise.
+        memory_key: Of the source words, ``(B, H, Ts, d_head)``.
+        memory_value: Likewise.
+    """
+
+    key: Float[Tensor, "B heads t d_head"]
+    value: Float[Tensor, "B heads t d_head"]
+    memory_key: Float[Tensor, "B heads Ts d_head"]
+    memory_value: Float[Tensor, "B heads Ts d_head"]
+
+
+class TransformerState(NamedTuple):
+    """State of a :class:`TransformerDecoder` between two words.
+
+    Attributes:
+        mask: The padding mask of the source, ``(B, 1, Ts)``.
+        layers: One :class:`LayerState` for each block.
+    """
+
+    mask: Bool[Tensor, "B 1 Ts"]
+    layers: tuple[LayerState, ...]
+
+
+class TransformerDecoder(_Stack, Decoder):
+    """Write a sentence with causal self-attention and cross-attention.
+
+    Training scores all words at once (:meth:`forward`); translating goes
+    word by word (:meth:`step`) and keeps the keys and values of earlier
+    words. Both give the same logits.
+
+    Args:
+        vocabulary_size: Number of target words.
+        d_model: Width of the states and of the encoder's.
+        num_heads: Number of heads in each attention.
+        num_layers: Number of blocks.
+        hidden_dim: Width inside the feed-forward layers; ``4 * d_model`` if
+            not given.
+        positions: ``"sinusoidal"``, ``"learned"``, ``"rotary"`` or
+            ``"none"``.
+        max_length: Positions in the table of learned positions.
+        norm_first: Pre-norm blocks and a final norm, or post-norm blocks.
+        activation: ``"relu"`` or ``"gelu"``.
+        dropout: Probability of dropping in training.
+
+    References:
+        Vaswani et al. (2017), section 3.1.
+
+    Example:
+        >>> decoder = TransformerDecoder(9, d_model=8, num_heads=2,
+        ...                              num_layers=1)
+        >>> memory = Memory(torch.zeros(2, 3, 8),
+        ...                 torch.ones(2, 1, 3, dtype=torch.bool), None)
+        >>> decoder(torch.tensor([[1, 5], [1, 4]]), memory).shape
+        torch.Size([2, 2, 9])
+    """
+
+    _block = DecoderBlock
+
+    def forward(
+        self, target_input: Int[Tensor, "B Tt"], memory: Memory
+    ) -> Float[Tensor, "B Tt V"]:
+        """Score every next word, given the true words before it."""
+        states = self.embedding(target_input)
+        for block in self.blocks:
+            states, _, _ = block(
+                states, memory.states, memory_mask=memory.mask
+            )
+        return self._logits(states)
+
+    def cross_weights(
+        self, target_input: Int[Tensor, "B Tt"], memory: Memory
+    ) -> Float[Tensor, "layers B heads Tt Ts"]:
+        """Return where each block and head looks in the source.
+
+        Row ``t`` belongs to the step that *reads* target word ``t`` and
+        predicts the next one.
+
+        Args:
+            target_input: ``BOS`` and target words, ``(B, Tt)``.
+            memory: What the encoder made.
+
+        Returns:
+            Weights ``(layers, B, H, Tt, Ts)``.
+        """
+        states = self.embedding(target_input)
+        weights = []
+        for block in self.blocks:
+            states, _, cross = block(
+                states,
+                memory.states,
+                memory_mask=memory.mask,
+                need_weights=True,
+            )
+            weights.append(cross)
+        return torch.stack(weights)
+
+    def start(self, memory: Memory) -> TransformerState:
+        """Project the memory once for every block; no word is written yet."""
+        nothing = memory.states[:, :0]
+        layers = []
+        for block in self.blocks:
+            assert isinstance(block, DecoderBlock)
+            _, key, value = block.cross_attention.project(
+                nothing, memory.states, memory.states
+            )
+            layers.append(
+                LayerState(key[..., :0, :], value[..., :0, :], key, value)
+            )
+        return TransformerState(memory.mask, tuple(layers))
+
+    def step(
+        self, tokens: Int[Tensor, " B"], state: TransformerState
+    ) -> tuple[Float[Tensor, "B V"], TransformerState]:
+        """Read one word of each sentence and score the next."""
+        offset = state.layers[0].key.shape[-2]
+        states = self.embedding(tokens[:, None], offset=offset)
+        nothing = states[:, :0]
+        layers = []
+        for block, layer in zip(self.blocks, state.layers, strict=True):
+            cache = _Store(layer.key, layer.value)
+            states, _, _ = block(
+                states,
+                nothing,
+                memory_mask=state.mask,
+                cache=cache,
+                memory_cache=_Store(layer.memory_key, layer.memory_value),
+            )
+            layers.append(layer._replace(key=cache.key, value=cache.value))
+        logits = self._logits(states)[:, 0]
+        return logits, TransformerState(state.mask, tuple(layers))
+
+
+def transformer_model(
+    d_model: int = 64,
+    num_heads: int = 4,
+    num_layers: int = 2,
+    *,
+    hidden_dim: int | None = None,
+    positions: PositionKind = "sinusoidal",
+    max_length: int = 512,
+    norm_first: bool = True,
+    activation: Activation = "relu",
+    dropout: float = 0.0,
+) -> Seq2Seq:
+    """Build a Transformer that translates the toy corpus.
+
+    Args:
+        d_model: Width of the states.
+        num_heads: Number of heads in each attention.
+        num_layers: Number of encoder blocks, and of decoder blocks.
+        hidden_dim: Width inside the feed-forward layers; ``4 * d_model`` if
+            not given.
+        positions: ``"sinusoidal"``, ``"learned"``, ``"rotary"`` or
+            ``"none"``.
+        max_length: Positions in the table of learned positions.
+        norm_first: Pre-norm or post-norm blocks.
+        activation: ``"relu"`` or ``"gelu"``.
+        dropout: Probability of dropping in training.
+
+    Example:
+        >>> from attention_lib.seq2seq import translate
+        >>> model = transformer_model(8, 2, 1)
+        >>> isinstance(translate(model, "the cat eats fish"), str)
+        True
+    """
+    options: dict[str, Any] = {
+        "hidden_dim": hidden_dim,
+        "positions": positions,
+        "max_length": max_length,
+        "norm_first": norm_first,
+        "activation": activation,
+        "dropout": dropout,
+    }
+    return Seq2Seq(
+        TransformerEncoder(
+            len(ENGLISH), d_model, num_heads, num_layers, **options
+        ),
+        TransformerDecoder(
+            len(CHINESE), d_model, num_heads, num_layers, **options
+        ),
+    )
+
+
+class LanguageModel(_Stack):
+    """Predict every next token from the tokens before it.
+
+    A stack of :class:`EncoderBlock` with a causal mask; there is no memory
+    and so no cross-attention. This is the architecture of GPT.
+
+    Args:
+        vocabulary_size: Number of tokens.
+        d_model: Width of the states.
+        num_heads: Number of heads in each block.
+        num_layers: Number of blocks.
+        hidden_dim: Width inside the feed-forward layers; ``4 * d_model`` if
+            not given.
+        positions: ``"sinusoidal"``, ``"learned"``, ``"rotary"`` or
+            ``"none"``.
+        max_length: Positions in the table of learned positions.
+        norm_first: Pre-norm blocks and a final norm, or post-norm blocks.
+        activation: ``"relu"`` or ``"gelu"``.
+        dropout: Probability of dropping in training.
+
+    References:
+        Radford et al. (2019).
+
+    Example:
+        >>> model = LanguageModel(10, d_model=8, num_heads=2, num_layers=1)
+        >>> model(torch.tensor([[1, 5, 6]])).shape
+        torch.Size([1, 3, 10])
+    """
+
+    _block = EncoderBlock
+
+    def forward(
+        self,
+        tokens: Int[Tensor, "B T"],
+        *,
+        mask: Bool[Tensor, "..."] | None = None,
+        caches: Sequence[KeyValueCache] | None = None,
+    ) -> Float[Tensor, "B T V"]:
+        """Score the token after each position.
+
+        Args:
+            tokens: Token numbers, ``(B, T)``.
+            mask: A further mask beside the causal one, such as a padding
+                mask ``(B, 1, T)``.
+            caches: One cache for each block, with the keys and values of
+                the tokens before these.
+
+        Raises:
+            ValueError: If there is not one cache for each block.
+        """
+        if caches is None:
+            stores: Sequence[KeyValueCache | None] = [None] * len(self.blocks)
+            offset = 0
+        elif len(caches) != len(self.blocks):
+            raise ValueError(
+                f"caches holds {len(caches)} caches for "
+                f"{len(self.blocks)} blocks"
+            )
+        else:
+            stores, offset = caches, caches[0].length
+        states = self.embedding(tokens, offset=offset)
+        for block, cache in zip(self.blocks, stores, strict=True):
+            states, _ = block(states, mask=mask, is_causal=True, cache=cache)
+        return self._logits(states)
