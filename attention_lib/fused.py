@@ -18,6 +18,9 @@ from attention_lib.masks import causal_mask, to_sdpa_mask
 
 def _broadcast_leading(*tensors: Tensor) -> tuple[int, ...] | None:
     """Broadcast the leading axes; ``None`` if they do not fit."""
+    first_leading = tensors[0].shape[:-2]
+    if all(tensor.shape[:-2] == first_leading for tensor in tensors):
+        return tuple(first_leading)
     rank = max(tensor.dim() for tensor in tensors) - 2
     leading = [1] * rank
     for tensor in tensors:
@@ -55,15 +58,18 @@ def _check_inputs(query: Tensor, key: Tensor, value: Tensor) -> None:
             raise ValueError(
                 f"{name} is on {tensor.device}, query on {query.device}"
             )
-    shapes = ", ".join(
-        f"{name} {tuple(tensor.shape)}" for name, tensor in inputs.items()
-    )
+    problem = ""
     if query.shape[-1] != key.shape[-1]:
-        raise ValueError(f"query and key differ in width: {shapes}")
-    if key.shape[-2] != value.shape[-2]:
-        raise ValueError(f"key and value differ in length: {shapes}")
-    if _broadcast_leading(query, key, value) is None:
-        raise ValueError(f"query, key and value do not broadcast: {shapes}")
+        problem = "query and key differ in width"
+    elif key.shape[-2] != value.shape[-2]:
+        problem = "key and value differ in length"
+    elif _broadcast_leading(query, key, value) is None:
+        problem = "query, key and value do not broadcast"
+    if problem:
+        shapes = ", ".join(
+            f"{name} {tuple(tensor.shape)}" for name, tensor in inputs.items()
+        )
+        raise ValueError(f"{problem}: {shapes}")
 
 
 def _check_fits(name: str, tensor: Tensor, query: Tensor, key: Tensor) -> None:
@@ -132,14 +138,14 @@ def _check_options(
         raise ValueError(f"dropout_p must lie in [0, 1], got {dropout_p}")
 
 
-def _any(flags: Tensor) -> bool:
-    """Tell whether a flag is set, or assume so where looking is costly.
+def _has_dead_row(alive: Tensor) -> bool:
+    """Tell whether a row lost all its keys, or assume so unseen.
 
     Looking at a value stops a compiler and makes the CPU wait for a GPU.
     """
-    if torch.compiler.is_compiling() or flags.device.type != "cpu":
+    if torch.compiler.is_compiling() or alive.device.type != "cpu":
         return True
-    return bool(flags.any())
+    return not bool(alive.all())
 
 
 def _as_four_axes(tensor: Tensor, leading: tuple[int, ...]) -> Tensor:
@@ -162,7 +168,7 @@ def _explicit(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    additive: Tensor | None,
+    bias: Tensor | None,
     dead: Tensor | None,
     scale: float,
     dropout_p: float,
@@ -173,12 +179,13 @@ def _explicit(
     so the scale goes into the small query and all masks into one sum.
     """
     scores = (query * scale) @ key.transpose(-2, -1)
-    if additive is not None:
-        scores += additive
+    if bias is not None:
+        scores += bias
     weights = scores.softmax(dim=-1)
     if dead is not None:
         weights = weights.masked_fill(dead, 0.0)
-    return F.dropout(weights, dropout_p) @ value, weights
+    dropped = F.dropout(weights, dropout_p) if dropout_p else weights
+    return dropped @ value, weights
 
 
 def scaled_dot_product_attention(
@@ -268,13 +275,13 @@ def scaled_dot_product_attention(
         *key.shape,
         *value.shape,
     )
-    if half and device == "cpu":
-        # Where PyTorch has no fused kernel it may round scores to half.
-        fused = fused and not (
-            dropout_p > 0
-            or width != value_width
-            or (bias is not None and bias.requires_grad)
+    if half:
+        # A kernel would round the bias to half, and where PyTorch has no
+        # kernel it may round the scores.
+        has_kernel = device != "cpu" or (
+            dropout_p == 0 and width == value_width
         )
+        fused = fused and bias is None and has_kernel
 
     # The kernel's own causal mask starts at the upper left corner.
     kernel_causal = (
@@ -284,6 +291,8 @@ def scaled_dot_product_attention(
         and bias is None
         and query_length == key_length
     )
+    if mask is not None and mask.dim() < 2:
+        mask = mask.reshape(1, -1)
     if is_causal and not kernel_causal and query_length > 1:
         causal = causal_mask(query_length, key_length, device=query.device)
         mask = causal if mask is None else mask & causal
@@ -295,33 +304,27 @@ def scaled_dot_product_attention(
         bias = bias.to(precise)
         if mask is not None:
             bias = torch.where(mask, bias, -math.inf)
-        dead = (bias == -math.inf).all(dim=-1, keepdim=True)
-        if _any(dead):
+        alive = (bias != -math.inf).any(dim=-1, keepdim=True)
+        if _has_dead_row(alive):
+            dead = ~alive
             bias = bias.masked_fill(dead, 0.0)
-        else:
-            dead = None
     elif mask is not None:
-        mask = mask.reshape(*[1] * max(0, 2 - mask.dim()), *mask.shape)
-        dead = ~mask.any(dim=-1, keepdim=True)
-        if _any(dead):
+        alive = mask.any(dim=-1, keepdim=True)
+        if _has_dead_row(alive):
+            dead = ~alive
             mask = mask | dead
-        else:
-            dead = None
 
     if not fused:
-        additive = bias
-        if additive is None and mask is not None:
-            additive = to_sdpa_mask(mask, dtype=precise)
+        if bias is None and mask is not None:
+            bias = to_sdpa_mask(mask, dtype=precise)
+        if half:
+            query, key, value = query.float(), key.float(), value.float()
         context, weights = _explicit(
-            query.to(precise),
-            key.to(precise),
-            value.to(precise),
-            additive,
-            dead,
-            scale,
-            dropout_p,
+            query, key, value, bias, dead, scale, dropout_p
         )
-        return context.to(dtype), weights.to(dtype) if need_weights else None
+        if half:
+            context, weights = context.to(dtype), weights.to(dtype)
+        return context, weights if need_weights else None
 
     leading = _broadcast_leading(query, key, value)
     assert leading is not None
