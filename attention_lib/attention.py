@@ -136,16 +136,28 @@ def _check_inputs(query: Tensor, key: Tensor, value: Tensor) -> None:
             raise ValueError(
                 f"{name} is on {tensor.device} but query is on {query.device}"
             )
-        if tensor.dtype != query.dtype:
-            raise TypeError(
-                f"{name} is {tensor.dtype} but query is {query.dtype}; "
-                "query, key and value must share one type"
-            )
     if key.shape[-2] != value.shape[-2]:
         raise ValueError(
             "key and value must have the same length, one value for each "
             f"key: key {tuple(key.shape)} has {key.shape[-2]}, value "
             f"{tuple(value.shape)} has {value.shape[-2]}"
+        )
+    try:
+        torch.broadcast_shapes(*(t.shape[:-2] for t in named.values()))
+    except RuntimeError:
+        shapes = [f"{name} {tuple(t.shape)}" for name, t in named.items()]
+        raise ValueError(
+            "the axes before the last two must be equal or 1 in query, key "
+            f"and value, got {', '.join(shapes)}"
+        ) from None
+
+
+def _check_types(query: Tensor, key: Tensor, value: Tensor) -> None:
+    """Refuse inputs of different precision."""
+    if not query.dtype == key.dtype == value.dtype:
+        raise TypeError(
+            "query, key and value must share one type, got "
+            f"{query.dtype}, {key.dtype} and {value.dtype}"
         )
 
 
@@ -219,6 +231,9 @@ def attend(
 
     Built in :ref:`section 2.6 <sec-one-formula>`.
     """
+    _check_inputs(query, key, value)
+    if not 0.0 <= dropout_p <= 1.0:
+        raise ValueError(f"dropout_p must be in [0, 1], got {dropout_p}")
     device = query.device.type
     if is_autocast_available(device) and torch.is_autocast_enabled(device):
         # Autocast would compute the scores in half precision.
@@ -233,9 +248,7 @@ def attend(
             )
         return context.to(value.dtype), weights.to(query.dtype)
 
-    _check_inputs(query, key, value)
-    if not 0.0 <= dropout_p <= 1.0:
-        raise ValueError(f"dropout_p must be in [0, 1], got {dropout_p}")
+    _check_types(query, key, value)
     scores = score(query, key)
     _check_scores(scores, query, key)
     weights = masked_softmax(_widen(scores), mask)

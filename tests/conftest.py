@@ -11,6 +11,7 @@ import os
 
 import pytest
 import torch
+from hypothesis import settings
 from jaxtyping import install_import_hook
 
 SHAPES = os.environ.get("ATTENTION_LIB_SHAPES", "on") != "off"
@@ -19,6 +20,8 @@ if SHAPES:
     install_import_hook("attention_lib", "beartype.beartype")
 
 torch.set_num_threads(1)
+settings.register_profile("book", deadline=None, derandomize=True)
+settings.load_profile("book")
 
 
 def pytest_report_header():

@@ -270,8 +270,7 @@ register(
             ),
             Mistake(
                 _swapped,
-                "Context and weights are exchanged: return the context "
-                "first.",
+                "Context and weights are exchanged: return the context first.",
             ),
             Mistake(
                 _without_softmax,
