@@ -384,7 +384,9 @@ class AdditiveScore(nn.Module):
                 self.vector,
             )
             query, key = query @ to_query.T, key @ to_key.T
-            batch = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
+            batch = torch.broadcast_shapes(  # type: ignore[no-untyped-call]
+                query.shape[:-2], key.shape[:-2]
+            )
             rows = math.prod(batch)
             scores: Tensor = _additive(
                 query.expand(*batch, -1, -1).reshape(rows, *query.shape[-2:]),
