@@ -1019,6 +1019,17 @@ class TransformerDecoder(_Stack, Decoder):
             weights.append(cross)
         return torch.stack(weights)
 
+    def attention_weights(
+        self, target_input: Int[Tensor, "B Tt"], memory: Memory
+    ) -> Float[Tensor, "B Tt Ts"]:
+        """Return the mean of :meth:`cross_weights` over blocks and heads.
+
+        Args:
+            target_input: ``BOS`` and target words, ``(B, Tt)``.
+            memory: What the encoder made.
+        """
+        return self.cross_weights(target_input, memory).mean((0, 2))
+
     def start(self, memory: Memory) -> TransformerState:
         """Project the memory once for every block; no word is written yet."""
         nothing = memory.states[:, :0]

@@ -815,6 +815,9 @@ def test_cross_weights_are_those_that_made_the_logits():
         states, memory.states, memory_mask=memory.mask, need_weights=True
     )
     torch.testing.assert_close(weights[0], first)
+    torch.testing.assert_close(
+        decoder.attention_weights(target, memory), weights.mean((0, 2))
+    )
 
 
 def test_every_decoder_block_has_its_own_keys_and_values_of_the_memory():
