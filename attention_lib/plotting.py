@@ -7,6 +7,7 @@ labels come out on every machine: a small font is shipped with the package.
 
 from __future__ import annotations
 
+import math
 import unicodedata
 from collections.abc import Sequence
 from functools import lru_cache
@@ -109,6 +110,11 @@ def _width(text: str) -> float:
     """Estimate the width of a label in inches at 9 points."""
     wide = sum(unicodedata.east_asian_width(c) in "WF" for c in text)
     return 0.08 * (len(text) + wide)
+
+
+def _every(size: float) -> int:
+    """Return which share of labels has room, if a cell has this size."""
+    return math.ceil(0.16 / max(size, 0.01))
 
 
 def _matrix(
@@ -223,14 +229,15 @@ def show_attention(
                 ha="center",
                 va="center",
                 fontsize=9,
-                color="white" if weight > 0.6 * vmax else "black",
+                color="white" if weight > 0.72 * vmax else "black",
             )
     else:
         figure.colorbar(mesh, ax=ax, label="weight")
 
     texts, families = _labels(key_tokens)
-    step = int(np.ceil(0.15 / width)) if columns else 1
-    turned = max(map(_width, texts), default=0.0) > width * step
+    longest = max(map(_width, texts), default=0.0)
+    step = _every(width if annotate else 0.85 * width)
+    turned = longest > width * step
     ax.set_xticks(range(0, columns, step), texts[::step])
     ax.tick_params(
         axis="x",
@@ -243,11 +250,11 @@ def show_attention(
     for label in ax.get_xticklabels():
         _set_font(label, families)
     texts, families = _labels(query_tokens)
-    step = int(np.ceil(0.15 / height)) if rows else 1
+    step = _every(height - (longest / max(rows, 1) if turned else 0.0))
     ax.set_yticks(range(0, rows, step), texts[::step])
     for label in ax.get_yticklabels():
         _set_font(label, families)
-    ax.tick_params(length=0)
+    ax.tick_params(length=0, labelsize=9)
     ax.spines[:].set_visible(False)
     ax.set_xlabel(xlabel, labelpad=6)
     ax.xaxis.set_label_position("top")
