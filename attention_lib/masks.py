@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 import torch
-from jaxtyping import Bool, Int, Shaped
+from jaxtyping import Bool, Integer, Shaped
 from torch import Tensor
 
 
@@ -37,7 +37,7 @@ def _check_bool(name: str, mask: Tensor) -> None:
 
 
 def padding_mask(
-    lengths: Int[Tensor, " B"] | Sequence[int],
+    lengths: Integer[Tensor, " B"] | Sequence[int],
     max_length: int | None = None,
     *,
     side: Literal["right", "left"] = "right",
@@ -307,12 +307,12 @@ def from_key_padding_mask(
 
 
 def to_mha_mask(
-    mask: Bool[Tensor, "*lead Tq Tk"],
+    mask: Bool[Tensor, "..."],
     *,
     num_heads: int | None = None,
     query_length: int | None = None,
     dtype: torch.dtype | None = None,
-) -> Shaped[Tensor, "*out Tq Tk"]:
+) -> Shaped[Tensor, "..."]:
     """Write a mask as the ``attn_mask`` of ``torch.nn.MultiheadAttention``.
 
     There, ``True`` marks a pair that is *blocked*, and a mask that differs
@@ -366,8 +366,8 @@ def to_mha_mask(
 
 
 def from_mha_mask(
-    attn_mask: Shaped[Tensor, "*lead Tq Tk"], *, num_heads: int | None = None
-) -> Bool[Tensor, "*out Tq Tk"]:
+    attn_mask: Shaped[Tensor, "..."], *, num_heads: int | None = None
+) -> Bool[Tensor, "..."]:
     """Read the ``attn_mask`` of ``torch.nn.MultiheadAttention``.
 
     Args:
@@ -407,4 +407,4 @@ def from_mha_mask(
             f"attn_mask of shape {shape} does not split into "
             f"num_heads={num_heads}"
         )
-    return keep.reshape(-1, num_heads, *shape[1:])
+    return keep.reshape(shape[0] // num_heads, num_heads, *shape[1:])
