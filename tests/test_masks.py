@@ -1,6 +1,8 @@
 """Masks: one meaning inside the library, two conventions outside."""
 
+import json
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -23,6 +25,11 @@ from attention_lib.masks import (
 FORMS = [None, torch.float16, torch.bfloat16, torch.float32, torch.float64]
 sizes = st.integers(0, 4)
 seeds = st.integers(0, 10_000)
+
+
+GOLDEN = json.loads(
+    (Path(__file__).parent / "cases" / "golden.json").read_text("utf-8")
+)["cases"]
 
 
 def random_mask(seed, *shape):
@@ -149,6 +156,28 @@ def test_masks_combine_with_and(lengths, queries):
         alone = causal_mask(queries, 4)
         alone[:, length:] = False
         assert torch.equal(both[sample], alone)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [c for c in GOLDEN if c["op"] in ("causal_mask", "combine_masks")],
+    ids=lambda case: case["id"],
+)
+def test_other_libraries_build_the_same_masks(case):
+    """They align causal masks at the upper left: offset 0."""
+    inputs, params = case["inputs"], case["params"]
+    expected = torch.tensor(case["expected"]["mask"], dtype=torch.bool)
+    queries, keys = expected.shape[-2:]
+    mask = torch.ones(expected.shape, dtype=torch.bool)
+    if "align" in params or "causal" in inputs:
+        mask = mask & causal_mask(queries, keys, offset=0)
+    if "key_lengths" in inputs:
+        mask = mask & padding_mask(inputs["key_lengths"], keys)
+    if "key_mask" in inputs:
+        mask = mask & torch.tensor(inputs["key_mask"])[:, None]
+    if "query_mask" in inputs:
+        mask = mask & torch.tensor(inputs["query_mask"])[:, :, None]
+    assert torch.equal(mask, expected)
 
 
 @pytest.mark.plain
