@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 import attention_lib.exercises
 
@@ -119,7 +120,7 @@ def names() -> list[str]:
     return sorted(_exercises)
 
 
-def check(name: str, answer: Any = None) -> None:
+def check(name: object, answer: Any = None) -> None:
     """Print whether ``answer`` solves the exercise ``name``.
 
     Never raises: whatever goes wrong in the answer becomes part of the
@@ -137,7 +138,7 @@ def check(name: str, answer: Any = None) -> None:
     print(evaluate(name, answer).text)
 
 
-def evaluate(name: str, answer: Any) -> Verdict:
+def evaluate(name: object, answer: Any) -> Verdict:
     """Return what :func:`check` prints, as a :class:`Verdict`."""
     exercise = _find(name)
     if exercise is None:
@@ -171,15 +172,16 @@ def evaluate(name: str, answer: Any) -> Verdict:
 # --- finding ---------------------------------------------------------------
 
 
-def _find(name: str) -> Exercise | None:
+def _find(name: object) -> Exercise | None:
     """Return the exercise, importing its chapter's module if need be."""
-    module = f"{__package__}.chapter_{str(name)[:2]}"
-    if name not in _exercises and importlib.util.find_spec(module):
+    number = str(name)[:2]
+    module = f"{__package__}.chapter_{number}"
+    if number.isdigit() and importlib.util.find_spec(module):
         importlib.import_module(module)
-    return _exercises.get(name)
+    return _exercises.get(str(name))
 
 
-def _unknown(name: str) -> Verdict:
+def _unknown(name: object) -> Verdict:
     """Answer a misspelt name with the names that are near."""
     known = names()
     near = difflib.get_close_matches(str(name), known, n=3, cutoff=0.4)
@@ -292,7 +294,16 @@ def _is_array(value: Any) -> bool:
     return isinstance(value, torch.Tensor | np.ndarray | np.generic)
 
 
-def _kind(array: np.ndarray[Any, Any]) -> str:
+def _as_array(value: Any) -> NDArray[Any] | None:
+    """Return real numbers as an array, and None for anything else."""
+    try:
+        array = np.asarray(_to_numpy(value))
+    except (ValueError, TypeError, RuntimeError):
+        return None
+    return array if array.dtype.kind in "biuf" else None
+
+
+def _kind(array: NDArray[Any]) -> str:
     kinds = {"b": "boolean", "i": "integer", "u": "integer"}
     return kinds.get(array.dtype.kind, "floating point")
 
@@ -340,13 +351,9 @@ def _is_number(value: Any, *, lists: bool = False) -> bool:
 
 def _difference_of_arrays(got: Any, expected: Any, tolerance: float) -> str:
     """Compare shape, kind and every number."""
-    try:
-        mine = np.asarray(_to_numpy(got))
-        right = np.asarray(_to_numpy(expected))
-    except (ValueError, TypeError, RuntimeError):
-        return f"it is a {type(got).__name__}, not numbers"
-    if mine.dtype.kind not in "biuf":
-        return f"it is a {type(got).__name__}, not numbers"
+    mine, right = _as_array(got), _as_array(expected)
+    if mine is None or right is None:
+        return f"it is of type {type(got).__name__}, not numbers"
     if mine.shape != right.shape:
         return f"its shape is {mine.shape}, not {right.shape}"
     numbers = _is_array(expected) and _is_array(got)
@@ -388,6 +395,7 @@ def _judge_function(
 ) -> tuple[int, Verdict]:
     """Run a function over the cases; the rank sorts verdicts, best first."""
     name = exercise.name
+    results = []
     for case in exercise.cases:
         case = _converted(case, convert)
         outcome = _run(exercise, answer, case)
@@ -402,12 +410,13 @@ def _judge_function(
             return 1, Verdict("not attempted", f"{name}: not attempted yet.")
         # The solution sees tensors; results are compared as numbers.
         expected = _expected(exercise, case, convert)
+        results.append((case, outcome.result))
         told = _difference(outcome.result, expected, exercise.tolerance)
         if not told and not outcome.changed:
             continue
         hint = ""
         if told:
-            hint = _known_mistake(exercise, case, outcome.result, expected)
+            hint = _known_mistake(exercise, results, expected)
         if not hint and outcome.changed:
             hint = (
                 f"Your function changes its argument {outcome.changed}: "
@@ -470,18 +479,31 @@ def _expected(
 
 
 def _known_mistake(
-    exercise: Exercise, case: Case, result: Any, expected: Any
+    exercise: Exercise, results: list[tuple[Case, Any]], expected: Any
 ) -> str:
-    """Return the hint of the mistake that gives the same wrong numbers."""
-    if not _differ_in_numbers(exercise, result, expected):
+    """Return the hint of the mistake that gives the same results.
+
+    The last result is wrong. A mistake that gives those before it as well
+    is preferred to one that agrees on the last alone.
+    """
+    *earlier, last = results
+    if not _differ_in_numbers(exercise, last[1], expected):
         return ""
-    for mistake in exercise.mistakes:
-        outcome = _run(exercise, mistake.answer, _converted(case, _to_torch))
-        if outcome.error or _is_blank(outcome.result):
-            continue
-        if not _differ_in_numbers(exercise, result, outcome.result):
+    likely = [m for m in exercise.mistakes if _gives(exercise, m, *last)]
+    for mistake in likely:
+        if all(_gives(exercise, mistake, *result) for result in earlier):
             return mistake.hint
-    return ""
+    return likely[0].hint if likely else ""
+
+
+def _gives(
+    exercise: Exercise, mistake: Mistake, case: Case, result: Any
+) -> bool:
+    """Tell whether a mistake leads to this result."""
+    outcome = _run(exercise, mistake.answer, _converted(case, _to_torch))
+    if outcome.error or _is_blank(outcome.result):
+        return False
+    return not _differ_in_numbers(exercise, result, outcome.result)
 
 
 def _differ_in_numbers(exercise: Exercise, got: Any, expected: Any) -> bool:
@@ -521,8 +543,8 @@ def _show_case(exercise: Exercise, case: Case) -> str:
 
 def _show(label: str, value: Any) -> str:
     """Print small arrays whole and large ones by their shape."""
-    if _is_array(value) or _is_number(value, lists=True):
-        array = np.asarray(_to_numpy(value))
+    array = _as_array(value)
+    if array is not None:
         if array.size > 24:
             return f"  {label}: numbers of shape {array.shape}"
         text = np.array2string(
