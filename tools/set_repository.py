@@ -24,7 +24,15 @@ ADDRESS = re.compile(
     r"/(?P<name>[A-Za-z0-9._-]+)"
 )
 SUFFIXES = {".cff", ".ipynb", ".md", ".py", ".toml", ".yaml", ".yml"}
-SKIPPED = {"__pycache__", "_build", "build", "dist", "tools", "vendor"}
+SKIPPED = {
+    "__pycache__",
+    "_build",
+    "build",
+    "dist",
+    "tests",
+    "tools",
+    "vendor",
+}
 
 
 def current(root: Path = ROOT) -> str:
