@@ -6,9 +6,11 @@ translator plugs into the training, decoding and evaluation of
 is a language model.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -347,10 +349,102 @@ class FeedForward(nn.Module):
         return output
 
 
-class _Block(nn.Module):
-    """What encoder and decoder blocks have in common."""
+def _options_of(
+    module: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer,
+) -> dict[str, Any]:
+    """Read the settings of one of PyTorch's layers."""
+    activation = module.activation
+    kind: str | None = None
+    if activation is F.relu or isinstance(activation, nn.ReLU):
+        kind = "relu"
+    elif activation is F.gelu or (
+        isinstance(activation, nn.GELU) and activation.approximate == "none"
+    ):
+        kind = "gelu"
+    if kind is None:
+        raise ValueError(
+            f"module has the activation {activation!r}; ReLU and the exact "
+            "GELU can be copied"
+        )
+    rates = {
+        part.p if isinstance(part, nn.Dropout) else part.dropout
+        for part in module.children()
+        if isinstance(part, nn.Dropout | nn.MultiheadAttention)
+    }
+    if len(rates) > 1:
+        raise ValueError(
+            f"module has different dropout probabilities, {sorted(rates)}; "
+            "a block has one"
+        )
+    return {
+        "d_model": module.self_attn.embed_dim,
+        "num_heads": module.self_attn.num_heads,
+        "hidden_dim": module.linear1.out_features,
+        "norm_first": module.norm_first,
+        "activation": kind,
+        "dropout": rates.pop(),
+        "bias": module.linear1.bias is not None,
+        "norm_eps": module.norm1.eps,
+    }
 
-    _has_memory: ClassVar[bool] = False
+
+def _options_for_torch(block: TransformerBlock) -> dict[str, Any]:
+    """Write the settings of a block as PyTorch's layers want them."""
+    if isinstance(block.self_attention, RotaryMultiHeadAttention):
+        raise ValueError(
+            "the block is rotary; PyTorch's layers have no rotary positions"
+        )
+    return {
+        "d_model": block.d_model,
+        "nhead": block.num_heads,
+        "dim_feedforward": block.feed_forward.input_proj.out_features,
+        "dropout": block.self_attention.dropout,
+        "activation": block.feed_forward.activation,
+        "layer_norm_eps": block.self_residual.norm.eps,
+        "norm_first": block.norm_first,
+        "bias": block.feed_forward.input_proj.bias is not None,
+        "device": "meta",  # no random number is drawn
+    }
+
+
+def _copy_parameters(source: nn.Module, target: nn.Module) -> None:
+    """Give a linear map or a norm copies of another one's parameters."""
+    for name, parameter in source.named_parameters():
+        copy = nn.Parameter(
+            parameter.detach().clone(), requires_grad=parameter.requires_grad
+        )
+        setattr(target, name, copy)
+
+
+AnyBlock = TypeVar("AnyBlock", bound="TransformerBlock")
+
+
+class TransformerBlock(nn.Module):
+    """What :class:`EncoderBlock` and :class:`DecoderBlock` have in common.
+
+    Args:
+        d_model: Width of the features.
+        num_heads: Number of heads; it divides ``d_model``.
+        hidden_dim: Width inside the feed-forward layer; ``4 * d_model`` if
+            not given.
+        norm_first: Layer norm before each sublayer (pre-norm) or after each
+            sum (post-norm).
+        activation: ``"relu"`` or ``"gelu"``.
+        dropout: Probability of dropping weights, hidden units and changes
+            in training.
+        bias: Whether linear maps and norms have biases.
+        norm_eps: Added to the variance inside the norms.
+        rotary: Turn queries and keys of the self-attention by their
+            positions.
+
+    References:
+        Vaswani et al. (2017), section 3.1; Xiong et al. (2020) for pre-norm.
+    """
+
+    _torch_type: ClassVar[type[nn.Module]]
+    _has_memory: ClassVar[bool]
+    # The names of PyTorch's parts and of ours.
+    _parts: ClassVar[dict[str, str]]
 
     def __init__(
         self,
@@ -397,33 +491,95 @@ class _Block(nn.Module):
         )
         self.feed_forward_residual = residual()
 
+    @classmethod
+    def from_torch(
+        cls: type[AnyBlock],
+        module: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer,
+    ) -> AnyBlock:
+        """Copy one of PyTorch's layers.
+
+        Args:
+            module: :class:`torch.nn.TransformerEncoderLayer` for an
+                :class:`EncoderBlock`,
+                :class:`torch.nn.TransformerDecoderLayer` for a
+                :class:`DecoderBlock`. PyTorch's decoder layer is causal only
+                if it is given a mask; the block is by default.
+
+        Returns:
+            A block with equal outputs and gradients, batch first.
+
+        Raises:
+            TypeError: If ``module`` is another kind of module.
+            ValueError: If its activation is neither ReLU nor GELU, or its
+                dropout probabilities differ from each other.
+
+        Example:
+            >>> theirs = nn.TransformerEncoderLayer(
+            ...     8, 2, 16, batch_first=True, norm_first=True
+            ... ).eval()
+            >>> x = torch.randn(3, 4, 8)
+            >>> ours = EncoderBlock.from_torch(theirs)
+            >>> torch.allclose(ours(x)[0], theirs(x), atol=1e-5)
+            True
+        """
+        if not isinstance(module, cls._torch_type):
+            raise TypeError(
+                f"module must be a torch.nn.{cls._torch_type.__name__}, got "
+                f"{type(module).__name__}"
+            )
+        with torch.device("meta"):  # no random number is drawn
+            block = cls(**_options_of(module))
+        for theirs, ours in cls._parts.items():
+            part = module.get_submodule(theirs)
+            if isinstance(part, nn.MultiheadAttention):
+                setattr(block, ours, MultiHeadAttention.from_torch(part))
+            else:
+                _copy_parameters(part, block.get_submodule(ours))
+        return block.train(module.training)
+
+    def to_torch(
+        self, *, batch_first: bool = True
+    ) -> nn.TransformerEncoderLayer | nn.TransformerDecoderLayer:
+        """Copy this block into one of PyTorch's layers.
+
+        Args:
+            batch_first: Whether the copy takes ``(B, T, width)`` or
+                ``(T, B, width)``.
+
+        Returns:
+            A layer with equal outputs and gradients. Its masks mean the
+            opposite, ``True`` forbids, and without one it is not causal.
+
+        Raises:
+            ValueError: If the block is rotary.
+        """
+        module = self._torch_type(
+            **_options_for_torch(self), batch_first=batch_first
+        )
+        assert isinstance(
+            module, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer
+        )
+        for theirs, ours in self._parts.items():
+            part = self.get_submodule(ours)
+            if isinstance(part, MultiHeadAttention):
+                copy = part.to_torch(batch_first=batch_first)
+                setattr(module, theirs, copy)
+            else:
+                _copy_parameters(part, module.get_submodule(theirs))
+        return module.train(self.training)
+
     def _feed(self, states: Tensor) -> Tensor:
         """Apply the last sublayer."""
         residual = self.feed_forward_residual
         return residual.add(states, self.feed_forward(residual.read(states)))
 
 
-class EncoderBlock(_Block):
+class EncoderBlock(TransformerBlock):
     """Self-attention, then a feed-forward layer, each beside a residual.
 
     With ``is_causal`` it is the block of a language model.
 
-    Args:
-        d_model: Width of the features.
-        num_heads: Number of heads; it divides ``d_model``.
-        hidden_dim: Width inside the feed-forward layer; ``4 * d_model`` if
-            not given.
-        norm_first: Layer norm before each sublayer (pre-norm) or after each
-            sum (post-norm).
-        activation: ``"relu"`` or ``"gelu"``.
-        dropout: Probability of dropping weights, hidden units and changes
-            in training.
-        bias: Whether linear maps and norms have biases.
-        norm_eps: Added to the variance inside the norms.
-        rotary: Turn queries and keys by their positions.
-
-    References:
-        Vaswani et al. (2017), section 3.1; Xiong et al. (2020) for pre-norm.
+    The arguments are those of :class:`TransformerBlock`.
 
     Example:
         >>> block = EncoderBlock(d_model=8, num_heads=2)
@@ -431,6 +587,16 @@ class EncoderBlock(_Block):
         >>> states.shape, weights.shape
         (torch.Size([3, 5, 8]), torch.Size([3, 2, 5, 5]))
     """
+
+    _torch_type = nn.TransformerEncoderLayer
+    _has_memory = False
+    _parts: ClassVar[dict[str, str]] = {
+        "self_attn": "self_attention",
+        "norm1": "self_residual.norm",
+        "linear1": "feed_forward.input_proj",
+        "linear2": "feed_forward.output_proj",
+        "norm2": "feed_forward_residual.norm",
+    }
 
     def forward(
         self,
@@ -467,94 +633,12 @@ class EncoderBlock(_Block):
         states = self.self_residual.add(states, change)
         return self._feed(states), weights
 
-    @classmethod
-    def from_torch(cls, module: nn.TransformerEncoderLayer) -> "EncoderBlock":
-        """Copy a :class:`torch.nn.TransformerEncoderLayer`.
 
-        Args:
-            module: The layer to copy.
-
-        Returns:
-            A block with equal outputs and gradients, batch first.
-
-        Raises:
-            TypeError: If ``module`` is another kind of module.
-            ValueError: If its activation is neither ReLU nor GELU, or its
-                dropout probabilities differ from each other.
-
-        Example:
-            >>> theirs = nn.TransformerEncoderLayer(
-            ...     8, 2, 16, batch_first=True, norm_first=True
-            ... ).eval()
-            >>> x = torch.randn(3, 4, 8)
-            >>> ours = EncoderBlock.from_torch(theirs)
-            >>> torch.allclose(ours(x)[0], theirs(x), atol=1e-5)
-            True
-        """
-        if not isinstance(module, nn.TransformerEncoderLayer):
-            raise TypeError(
-                "module must be a torch.nn.TransformerEncoderLayer, got "
-                f"{type(module).__name__}"
-            )
-        with torch.device("meta"):  # no random number is drawn
-            block = cls(**_options_of(module))
-        block.self_attention = MultiHeadAttention.from_torch(module.self_attn)
-        _copy_module(module.norm1, block.self_residual.norm)
-        _copy_module(module.norm2, block.feed_forward_residual.norm)
-        _copy_module(module.linear1, block.feed_forward.input_proj)
-        _copy_module(module.linear2, block.feed_forward.output_proj)
-        return block.train(module.training)
-
-    def to_torch(
-        self, *, batch_first: bool = True
-    ) -> nn.TransformerEncoderLayer:
-        """Copy this block into a :class:`torch.nn.TransformerEncoderLayer`.
-
-        Args:
-            batch_first: Whether the copy takes ``(B, T, width)`` or
-                ``(T, B, width)``.
-
-        Returns:
-            A layer with equal outputs and gradients. Its masks mean the
-            opposite: ``True`` forbids.
-
-        Raises:
-            ValueError: If the block is rotary.
-        """
-        module = nn.TransformerEncoderLayer(
-            **_options_for_torch(self), batch_first=batch_first
-        )
-        module.self_attn = self.self_attention.to_torch(
-            batch_first=batch_first
-        )
-        _copy_module(self.self_residual.norm, module.norm1)
-        _copy_module(self.feed_forward_residual.norm, module.norm2)
-        _copy_module(self.feed_forward.input_proj, module.linear1)
-        _copy_module(self.feed_forward.output_proj, module.linear2)
-        return module.train(self.training)
-
-
-class DecoderBlock(_Block):
+class DecoderBlock(TransformerBlock):
     """Causal self-attention, attention to a memory, feed-forward layer.
 
-    Args:
-        d_model: Width of the features and of the memory.
-        num_heads: Number of heads of both attentions; it divides
-            ``d_model``.
-        hidden_dim: Width inside the feed-forward layer; ``4 * d_model`` if
-            not given.
-        norm_first: Layer norm before each sublayer (pre-norm) or after each
-            sum (post-norm). The memory is not normalised here.
-        activation: ``"relu"`` or ``"gelu"``.
-        dropout: Probability of dropping weights, hidden units and changes
-            in training.
-        bias: Whether linear maps and norms have biases.
-        norm_eps: Added to the variance inside the norms.
-        rotary: Turn queries and keys of the self-attention by their
-            positions.
-
-    References:
-        Vaswani et al. (2017), section 3.1.
+    The arguments are those of :class:`TransformerBlock`. The memory is not
+    normalised here: a pre-norm encoder ends in a norm of its own.
 
     Example:
         >>> block = DecoderBlock(d_model=8, num_heads=2)
@@ -565,7 +649,17 @@ class DecoderBlock(_Block):
 torch.Size([3, 2, 4, 6]))
     """
 
+    _torch_type = nn.TransformerDecoderLayer
     _has_memory = True
+    _parts: ClassVar[dict[str, str]] = {
+        "self_attn": "self_attention",
+        "norm1": "self_residual.norm",
+        "multihead_attn": "cross_attention",
+        "norm2": "cross_residual.norm",
+        "linear1": "feed_forward.input_proj",
+        "linear2": "feed_forward.output_proj",
+        "norm3": "feed_forward_residual.norm",
+    }
 
     def forward(
         self,
@@ -620,139 +714,6 @@ torch.Size([3, 2, 4, 6]))
         )
         states = self.cross_residual.add(states, change)
         return self._feed(states), own_weights, cross_weights
-
-    @classmethod
-    def from_torch(cls, module: nn.TransformerDecoderLayer) -> "DecoderBlock":
-        """Copy a :class:`torch.nn.TransformerDecoderLayer`.
-
-        Args:
-            module: The layer to copy. Note that PyTorch's decoder layer is
-                causal only if it is given a mask; this block is by default.
-
-        Returns:
-            A block with equal outputs and gradients, batch first.
-
-        Raises:
-            TypeError: If ``module`` is another kind of module.
-            ValueError: If its activation is neither ReLU nor GELU, or its
-                dropout probabilities differ from each other.
-        """
-        if not isinstance(module, nn.TransformerDecoderLayer):
-            raise TypeError(
-                "module must be a torch.nn.TransformerDecoderLayer, got "
-                f"{type(module).__name__}"
-            )
-        with torch.device("meta"):  # no random number is drawn
-            block = cls(**_options_of(module))
-        block.self_attention = MultiHeadAttention.from_torch(module.self_attn)
-        block.cross_attention = MultiHeadAttention.from_torch(
-            module.multihead_attn
-        )
-        _copy_module(module.norm1, block.self_residual.norm)
-        _copy_module(module.norm2, block.cross_residual.norm)
-        _copy_module(module.norm3, block.feed_forward_residual.norm)
-        _copy_module(module.linear1, block.feed_forward.input_proj)
-        _copy_module(module.linear2, block.feed_forward.output_proj)
-        return block.train(module.training)
-
-    def to_torch(
-        self, *, batch_first: bool = True
-    ) -> nn.TransformerDecoderLayer:
-        """Copy this block into a :class:`torch.nn.TransformerDecoderLayer`.
-
-        Args:
-            batch_first: Whether the copy takes ``(B, T, width)`` or
-                ``(T, B, width)``.
-
-        Returns:
-            A layer with equal outputs and gradients. Its masks mean the
-            opposite, ``True`` forbids, and without one it is not causal.
-
-        Raises:
-            ValueError: If the block is rotary.
-        """
-        module = nn.TransformerDecoderLayer(
-            **_options_for_torch(self), batch_first=batch_first
-        )
-        module.self_attn = self.self_attention.to_torch(
-            batch_first=batch_first
-        )
-        module.multihead_attn = self.cross_attention.to_torch(
-            batch_first=batch_first
-        )
-        _copy_module(self.self_residual.norm, module.norm1)
-        _copy_module(self.cross_residual.norm, module.norm2)
-        _copy_module(self.feed_forward_residual.norm, module.norm3)
-        _copy_module(self.feed_forward.input_proj, module.linear1)
-        _copy_module(self.feed_forward.output_proj, module.linear2)
-        return module.train(self.training)
-
-
-def _options_of(
-    module: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer,
-) -> dict[str, Any]:
-    """Read the settings of one of PyTorch's layers."""
-    activation = module.activation
-    kind: str | None = None
-    if activation is F.relu or isinstance(activation, nn.ReLU):
-        kind = "relu"
-    elif activation is F.gelu or (
-        isinstance(activation, nn.GELU) and activation.approximate == "none"
-    ):
-        kind = "gelu"
-    if kind is None:
-        raise ValueError(
-            f"module has the activation {activation!r}; ReLU and the exact "
-            "GELU can be copied"
-        )
-    rates = {
-        part.p if isinstance(part, nn.Dropout) else part.dropout
-        for part in module.children()
-        if isinstance(part, nn.Dropout | nn.MultiheadAttention)
-    }
-    if len(rates) > 1:
-        raise ValueError(
-            f"module has different dropout probabilities, {sorted(rates)}; "
-            "a block has one"
-        )
-    return {
-        "d_model": module.self_attn.embed_dim,
-        "num_heads": module.self_attn.num_heads,
-        "hidden_dim": module.linear1.out_features,
-        "norm_first": module.norm_first,
-        "activation": kind,
-        "dropout": rates.pop(),
-        "bias": module.linear1.bias is not None,
-        "norm_eps": module.norm1.eps,
-    }
-
-
-def _options_for_torch(block: _Block) -> dict[str, Any]:
-    """Write the settings of a block as PyTorch's layers want them."""
-    if isinstance(block.self_attention, RotaryMultiHeadAttention):
-        raise ValueError(
-            "the block is rotary; PyTorch's layers have no rotary positions"
-        )
-    return {
-        "d_model": block.d_model,
-        "nhead": block.num_heads,
-        "dim_feedforward": block.feed_forward.input_proj.out_features,
-        "dropout": block.self_attention.dropout,
-        "activation": block.feed_forward.activation,
-        "layer_norm_eps": block.self_residual.norm.eps,
-        "norm_first": block.norm_first,
-        "bias": block.feed_forward.input_proj.bias is not None,
-        "device": "meta",  # no random number is drawn
-    }
-
-
-def _copy_module(source: nn.Module, target: nn.Module) -> None:
-    """Give a linear map or a norm copies of another one's parameters."""
-    for name, parameter in source.named_parameters():
-        copy = nn.Parameter(
-            parameter.detach().clone(), requires_grad=parameter.requires_grad
-        )
-        setattr(target, name, copy)
 
 
 PositionKind = Literal["sinusoidal", "learned", "rotary", "none"]
@@ -953,19 +914,8 @@ class TransformerDecoder(_Stack, Decoder):
     word by word (:meth:`step`) and keeps the keys and values of earlier
     words. Both give the same logits.
 
-    Args:
-        vocabulary_size: Number of target words.
-        d_model: Width of the states and of the encoder's.
-        num_heads: Number of heads in each attention.
-        num_layers: Number of blocks.
-        hidden_dim: Width inside the feed-forward layers; ``4 * d_model`` if
-            not given.
-        positions: ``"sinusoidal"``, ``"learned"``, ``"rotary"`` or
-            ``"none"``.
-        max_length: Positions in the table of learned positions.
-        norm_first: Pre-norm blocks and a final norm, or post-norm blocks.
-        activation: ``"relu"`` or ``"gelu"``.
-        dropout: Probability of dropping in training.
+    The arguments are those of :class:`TransformerEncoder`, with the number
+    of target words first.
 
     References:
         Vaswani et al. (2017), section 3.1.
@@ -1123,19 +1073,7 @@ class LanguageModel(_Stack):
     A stack of :class:`EncoderBlock` with a causal mask; there is no memory
     and so no cross-attention. This is the architecture of GPT.
 
-    Args:
-        vocabulary_size: Number of tokens.
-        d_model: Width of the states.
-        num_heads: Number of heads in each block.
-        num_layers: Number of blocks.
-        hidden_dim: Width inside the feed-forward layers; ``4 * d_model`` if
-            not given.
-        positions: ``"sinusoidal"``, ``"learned"``, ``"rotary"`` or
-            ``"none"``.
-        max_length: Positions in the table of learned positions.
-        norm_first: Pre-norm blocks and a final norm, or post-norm blocks.
-        activation: ``"relu"`` or ``"gelu"``.
-        dropout: Probability of dropping in training.
+    The arguments are those of :class:`TransformerEncoder`.
 
     References:
         Radford et al. (2019).
