@@ -164,6 +164,21 @@ def _as_four_axes(tensor: Tensor, leading: tuple[int, ...]) -> Tensor:
     return tensor.flatten(0, -4)
 
 
+def _softmax(scores: Tensor) -> Tensor:
+    """Return the softmax, in the memory of the scores if nobody needs them.
+
+    A second array of ``Tq * Tk`` numbers costs more time than filling it.
+    """
+    needed = torch.is_grad_enabled() and scores.requires_grad
+    if not (needed or torch.compiler.is_compiling()):
+        try:
+            return torch.softmax(scores, dim=-1, out=scores)
+        except RuntimeError:
+            # vmap and forward-mode differentiation know no ``out``.
+            pass
+    return scores.softmax(dim=-1)
+
+
 def _explicit(
     query: Tensor,
     key: Tensor,
@@ -178,14 +193,16 @@ def _explicit(
     Each pass over the ``Tq * Tk`` scores costs more than the arithmetic,
     so the scale goes into the small query and all masks into one sum.
     """
-    scores = (query * scale) @ key.transpose(-2, -1)
+    # Heads are often strided views, which a product would copy slowly.
+    query, key = (query * scale).contiguous(), key.contiguous()
+    scores = query @ key.transpose(-2, -1)
     if bias is not None:
         scores += bias
-    weights = scores.softmax(dim=-1)
+    weights = _softmax(scores)
     if dead is not None:
         weights = weights.masked_fill(dead, 0.0)
     dropped = F.dropout(weights, dropout_p) if dropout_p else weights
-    return dropped @ value, weights
+    return dropped @ value.contiguous(), weights
 
 
 def scaled_dot_product_attention(
