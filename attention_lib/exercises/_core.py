@@ -12,6 +12,7 @@ import importlib
 import importlib.util
 import inspect
 import pkgutil
+import textwrap
 import traceback
 import warnings
 from collections.abc import Callable
@@ -135,7 +136,8 @@ def check(name: object, answer: Any = None) -> None:
         >>> check("02-softmax", lambda scores: None)
         02-softmax: not attempted yet.
     """
-    print(evaluate(name, answer).text)
+    for line in evaluate(name, answer).text.splitlines():
+        print(textwrap.fill(line, 79, subsequent_indent="  "))
 
 
 def evaluate(name: object, answer: Any) -> Verdict:
