@@ -1,3 +1,4 @@
+# Written by tools/export.py from 01_seq2seq.ipynb: edit there.
 """The toy English-Chinese corpus that runs through the book.
 
 A small grammar builds an English sentence and its Chinese translation side by
@@ -16,9 +17,41 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+__all__ = [
+    "ADJECTIVES",
+    "BOS",
+    "CHINESE",
+    "CONJUNCTIONS",
+    "ENGLISH",
+    "EOS",
+    "NOUNS",
+    "NUMBERS",
+    "PAD",
+    "PINYIN",
+    "UNK",
+    "VERBS",
+    "Batch",
+    "Noun",
+    "Pair",
+    "Verb",
+    "Vocabulary",
+    "gloss",
+    "iterate_batches",
+    "make_batch",
+    "make_pair",
+    "pad",
+    "sample_pairs",
+    "split_of",
+    "tokenize_chinese",
+    "tokenize_english",
+]
+
 
 class Noun(NamedTuple):
-    """One noun of the grammar: two English forms, Chinese, measure word."""
+    """One noun of the grammar: two English forms, Chinese, measure word.
+
+    Built in :ref:`section 1.2 <sec-grammar>`.
+    """
 
     singular: str
     plural: str
@@ -28,7 +61,10 @@ class Noun(NamedTuple):
 
 
 class Verb(NamedTuple):
-    """One verb of the grammar and the kinds of noun that may go with it."""
+    """One verb of the grammar and the kinds of noun that may go with it.
+
+    Built in :ref:`section 1.2 <sec-grammar>`.
+    """
 
     plural: str
     singular: str
@@ -68,46 +104,6 @@ ADJECTIVES = {
 NUMBERS = {"a": "一", "two": "两", "three": "三"}
 CONJUNCTIONS = {"and": "而且", "but": "但是", "so": "所以", "because": "因为"}
 
-PINYIN = {
-    "猫": "māo",
-    "狗": "gǒu",
-    "鸟": "niǎo",
-    "马": "mǎ",
-    "孩子": "háizi",
-    "老师": "lǎoshī",
-    "鱼": "yú",
-    "梨": "lí",
-    "书": "shū",
-    "花": "huā",
-    "吃": "chī",
-    "追": "zhuī",
-    "看见": "kànjiàn",
-    "喜欢": "xǐhuan",
-    "买": "mǎi",
-    "画": "huà",
-    "大": "dà",
-    "小": "xiǎo",
-    "白色": "báisè",
-    "漂亮": "piàoliang",
-    "聪明": "cōngming",
-    "安静": "ānjìng",
-    "一": "yī",
-    "两": "liǎng",
-    "三": "sān",
-    "只": "zhī",
-    "匹": "pǐ",
-    "个": "gè",
-    "位": "wèi",
-    "条": "tiáo",
-    "本": "běn",
-    "朵": "duǒ",
-    "的": "de",
-    "而且": "érqiě",
-    "但是": "dànshì",
-    "所以": "suǒyǐ",
-    "因为": "yīnwèi",
-}
-
 
 @dataclass(frozen=True)
 class Pair:
@@ -119,6 +115,8 @@ class Pair:
         alignment: For each link the index of the Chinese word and the index
             of the English word it comes from.
         clauses: The number of main clauses.
+
+    Built in :ref:`section 1.2 <sec-grammar>`.
     """
 
     source: tuple[str, ...]
@@ -231,6 +229,8 @@ def make_pair(rng: random.Random, clauses: int = 1) -> Pair:
         >>> import random
         >>> make_pair(random.Random(5)).clauses
         1
+
+    Built in :ref:`section 1.2 <sec-grammar>`.
     """
     if clauses < 1:
         raise ValueError(f"clauses must be at least 1, got {clauses}")
@@ -253,6 +253,69 @@ def make_pair(rng: random.Random, clauses: int = 1) -> Pair:
     )
 
 
+PINYIN = {
+    "猫": "māo",
+    "狗": "gǒu",
+    "鸟": "niǎo",
+    "马": "mǎ",
+    "孩子": "háizi",
+    "老师": "lǎoshī",
+    "鱼": "yú",
+    "梨": "lí",
+    "书": "shū",
+    "花": "huā",
+    "吃": "chī",
+    "追": "zhuī",
+    "看见": "kànjiàn",
+    "喜欢": "xǐhuan",
+    "买": "mǎi",
+    "画": "huà",
+    "大": "dà",
+    "小": "xiǎo",
+    "白色": "báisè",
+    "漂亮": "piàoliang",
+    "聪明": "cōngming",
+    "安静": "ānjìng",
+    "一": "yī",
+    "两": "liǎng",
+    "三": "sān",
+    "只": "zhī",
+    "匹": "pǐ",
+    "个": "gè",
+    "位": "wèi",
+    "条": "tiáo",
+    "本": "běn",
+    "朵": "duǒ",
+    "的": "de",
+    "而且": "érqiě",
+    "但是": "dànshì",
+    "所以": "suǒyǐ",
+    "因为": "yīnwèi",
+}
+_GLOSSES = {
+    **{noun.measure: "(measure)" for noun in NOUNS},
+    **{noun.chinese: noun.singular for noun in NOUNS},
+    **{verb.chinese: verb.plural for verb in VERBS},
+    **{chinese: english for english, chinese in ADJECTIVES.items()},
+    **{chinese: english for english, chinese in NUMBERS.items()},
+    **{chinese: english for english, chinese in CONJUNCTIONS.items()},
+    "一": "one",
+    "的": "(de)",
+}
+
+
+def gloss(word: str) -> str:
+    """Say in English what a Chinese word of the grammar means.
+
+    Example:
+        >>> gloss("猫"), gloss("只")
+        ('cat', '(measure)')
+
+    Built in :ref:`section 1.2 <sec-grammar>`.
+    """
+    return _GLOSSES[word]
+
+
 def split_of(source: Sequence[str]) -> str:
     """Say to which split a sentence belongs: ``"train"`` or ``"test"``.
 
@@ -262,6 +325,8 @@ def split_of(source: Sequence[str]) -> str:
     Example:
         >>> split_of("the cat eats fish".split())
         'train'
+
+    Built in :ref:`section 1.3 <sec-batches>`.
     """
     checksum = zlib.crc32(" ".join(source).encode())
     return "test" if checksum % 5 == 0 else "train"
@@ -293,6 +358,8 @@ def sample_pairs(
         >>> pairs = sample_pairs(3, clauses=2, split="test")
         >>> [pair.clauses for pair in pairs]
         [2, 2, 2]
+
+    Built in :ref:`section 1.3 <sec-batches>`.
     """
     if split not in ("train", "test"):
         raise ValueError(f'split must be "train" or "test", got {split!r}')
@@ -324,6 +391,8 @@ class Vocabulary:
         [5, 3]
         >>> vocabulary.decode([5, 4, 2, 0, 0])
         ['fish', 'cat']
+
+    Built in :ref:`section 1.3 <sec-batches>`.
     """
 
     def __init__(self, words: Iterable[str]) -> None:
@@ -376,6 +445,8 @@ def tokenize_english(text: str) -> list[str]:
     Example:
         >>> tokenize_english("The cat eats fish.")
         ['the', 'cat', 'eats', 'fish']
+
+    Built in :ref:`section 1.3 <sec-batches>`.
     """
     return text.lower().replace(".", " ").replace(",", " ").split()
 
@@ -388,6 +459,8 @@ def tokenize_chinese(text: str) -> list[str]:
     Example:
         >>> tokenize_chinese("猫喜欢鱼")
         ['猫', '喜欢', '鱼']
+
+    Built in :ref:`section 1.3 <sec-batches>`.
     """
     words = []
     while text:
@@ -402,22 +475,24 @@ class Batch:
     """Sentences of different lengths in tensors of one shape.
 
     Attributes:
-        source: English words and ``EOS``, then padding, (B, Ts).
+        source: English words and ``EOS``, then padding, (B, Tk).
         source_lengths: Words in each source with ``EOS``, (B,).
         target_input: ``BOS`` and Chinese words: what the decoder reads,
-            (B, Tt).
-        target_output: Chinese words and ``EOS``: what it has to say, (B, Tt).
+            (B, Tq).
+        target_output: Chinese words and ``EOS``: what it has to say, (B, Tq).
         target_lengths: Words in each target with ``EOS``, (B,).
+
+    Built in :ref:`section 1.3 <sec-batches>`.
     """
 
-    source: Int[Tensor, "B Ts"]
+    source: Int[Tensor, "B Tk"]
     source_lengths: Int[Tensor, " B"]
-    target_input: Int[Tensor, "B Tt"]
-    target_output: Int[Tensor, "B Tt"]
+    target_input: Int[Tensor, "B Tq"]
+    target_output: Int[Tensor, "B Tq"]
     target_lengths: Int[Tensor, " B"]
 
     @property
-    def source_mask(self) -> Bool[Tensor, "B 1 Ts"]:
+    def source_mask(self) -> Bool[Tensor, "B 1 Tk"]:
         """True at the words of each source, False at its padding."""
         positions = torch.arange(self.source.shape[1])
         return (positions < self.source_lengths[:, None])[:, None, :]
@@ -429,6 +504,8 @@ def pad(rows: Sequence[Sequence[int]]) -> Int[Tensor, "B T"]:
     Example:
         >>> pad([[5, 6, 2], [7, 2]]).tolist()
         [[5, 6, 2], [7, 2, 0]]
+
+    Built in :ref:`section 1.3 <sec-batches>`.
     """
     width = max(map(len, rows), default=0)
     padded = [[*row, *[PAD] * (width - len(row))] for row in rows]
@@ -442,6 +519,8 @@ def make_batch(pairs: Sequence[Pair]) -> Batch:
         >>> batch = make_batch(sample_pairs(3))
         >>> batch.source.shape[0], batch.target_input[:, 0].tolist()
         (3, [1, 1, 1])
+
+    Built in :ref:`section 1.3 <sec-batches>`.
     """
     sources = [[*ENGLISH.encode(pair.source), EOS] for pair in pairs]
     targets = [CHINESE.encode(pair.target) for pair in pairs]
@@ -478,6 +557,8 @@ def iterate_batches(
         >>> pairs = sample_pairs(10)
         >>> [len(b.source) for b in iterate_batches(pairs, 4)]
         [4, 4, 2]
+
+    Built in :ref:`section 1.3 <sec-batches>`.
     """
     order = list(range(len(pairs)))
     rng = random.Random(seed)

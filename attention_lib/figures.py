@@ -1,3 +1,4 @@
+# Written by tools/export.py from 01_seq2seq.ipynb: edit there.
 """Colours, one style and one kind of plot for every figure of the book.
 
 The colours are those of Okabe and Ito, which readers with any of the common
@@ -11,6 +12,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+__all__ = [
+    "COLORS",
+    "plot_with_spread",
+    "use_book_style",
+]
+
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,6 +45,8 @@ def use_book_style() -> None:
 
     Example:
         >>> use_book_style()
+
+    Built in :ref:`section 1 <ch-seq2seq>`.
     """
     import matplotlib as mpl
     from cycler import cycler
@@ -70,7 +80,9 @@ def use_book_style() -> None:
     except ImportError:
         return
     if get_ipython() is not None:
-        set_matplotlib_formats("svg", metadata={"Date": None})
+        set_matplotlib_formats(  # type: ignore[no-untyped-call]
+            "svg", metadata={"Date": None}
+        )
 
 
 def plot_with_spread(
@@ -102,6 +114,8 @@ def plot_with_spread(
         >>> fig, ax = plt.subplots()
         >>> plot_with_spread(ax, [1, 2], [[0.9, 0.5], [0.8, 0.6]], label="a")
         >>> plt.close(fig)
+
+    Built in :ref:`section 1 <ch-seq2seq>`.
     """
     values = np.asarray(runs, dtype=float)
     if values.ndim != 2 or values.shape[1] != len(x):
@@ -118,14 +132,14 @@ def plot_with_spread(
         linestyle=linestyle,
         label=label,
     )
-    color = line.get_color()
+    shade = line.get_color()
     ax.fill_between(
         x,
         values.min(axis=0),
         values.max(axis=0),
-        color=color,
+        color=shade,
         alpha=0.15,
         linewidth=0,
     )
     for run in values:
-        ax.plot(x, run, ".", color=color, alpha=0.45, markersize=4)
+        ax.plot(x, run, ".", color=shade, alpha=0.45, markersize=4)

@@ -1,3 +1,4 @@
+# Written by tools/export.py from 01_seq2seq.ipynb: edit there.
 """Encoder, decoder, training, decoding and evaluation of translators.
 
 A translator is an encoder that turns a sentence into a :class:`Memory`, and a
@@ -8,6 +9,7 @@ chapters exchange one or the other and keep everything else.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import pickle
 import sys
 import time
@@ -35,6 +37,31 @@ from attention_lib.corpus import (
     tokenize_english,
 )
 
+__all__ = [
+    "Decoder",
+    "Encoder",
+    "FixedVectorDecoder",
+    "FixedVectorState",
+    "Hypothesis",
+    "Memory",
+    "Scores",
+    "Seq2Seq",
+    "T",
+    "TrainingLog",
+    "beam_search",
+    "evaluate",
+    "evaluate_by_clauses",
+    "fixed_vector_model",
+    "greedy_decode",
+    "index_batch",
+    "run_parallel",
+    "score_translations",
+    "train",
+    "train_run",
+    "translate",
+]
+
+
 T = TypeVar("T")
 
 
@@ -42,15 +69,17 @@ class Memory(NamedTuple):
     """What an encoder hands to a decoder.
 
     Attributes:
-        states: One vector for each source word, (B, Ts, d); padded places
+        states: One vector for each source word, (B, Tk, d); padded places
             hold zeros.
-        mask: True at the words, False at the padding, (B, 1, Ts).
+        mask: True at the words, False at the padding, (B, 1, Tk).
         final: One vector for the whole sentence, (B, h), or ``None`` from an
             encoder that makes none.
+
+    Built in :ref:`section 1.4 <sec-encoder>`.
     """
 
-    states: Float[Tensor, "B Ts d"]
-    mask: Bool[Tensor, "B 1 Ts"]
+    states: Float[Tensor, "B Tk d"]
+    mask: Bool[Tensor, "B 1 Tk"]
     final: Float[Tensor, "B h"] | None
 
 
@@ -78,6 +107,8 @@ class Encoder(nn.Module):
         ...                  torch.tensor([2, 1]))
         >>> memory.states.shape, memory.final.shape
         (torch.Size([2, 2, 6]), torch.Size([2, 6]))
+
+    Built in :ref:`section 1.4 <sec-encoder>`.
     """
 
     def __init__(
@@ -103,12 +134,12 @@ class Encoder(nn.Module):
         self.final_dim = hidden_dim
 
     def forward(
-        self, source: Int[Tensor, "B Ts"], lengths: Int[Tensor, " B"]
+        self, source: Int[Tensor, "B Tk"], lengths: Int[Tensor, " B"]
     ) -> Memory:
         """Encode a padded batch.
 
         Args:
-            source: Word numbers, (B, Ts).
+            source: Word numbers, (B, Tk).
             lengths: Number of words of each sentence, (B,), at least 1.
         """
         packed = nn.utils.rnn.pack_padded_sequence(
@@ -142,6 +173,8 @@ def index_batch(tree: Any, index: Int[Tensor, " N"]) -> Any:
         >>> state = (torch.tensor([[1.0], [2.0]]), None)
         >>> index_batch(state, torch.tensor([1, 1, 0]))[0].tolist()
         [[2.0], [2.0], [1.0]]
+
+    Built in :ref:`section 1.5 <sec-decoder>`.
     """
     if tree is None:
         return None
@@ -161,6 +194,8 @@ class Decoder(nn.Module):
     A subclass defines :meth:`start` and :meth:`step`. If it can process all
     target positions at once, it also overrides :meth:`forward`, which must
     then give the same logits.
+
+    Built in :ref:`section 1.5 <sec-decoder>`.
     """
 
     def start(self, memory: Memory) -> Any:
@@ -169,7 +204,7 @@ class Decoder(nn.Module):
 
     def step(
         self, tokens: Int[Tensor, " B"], state: Any
-    ) -> tuple[Float[Tensor, "B V"], Any]:
+    ) -> tuple[Float[Tensor, "B words"], Any]:
         """Read one word of each sentence and score the next.
 
         Args:
@@ -177,13 +212,13 @@ class Decoder(nn.Module):
             state: What :meth:`start` or the last call returned.
 
         Returns:
-            The logits of the next word, (B, V), and the new state.
+            The logits of the next word, (B, words), and the new state.
         """
         raise NotImplementedError
 
     def forward(
-        self, target_input: Int[Tensor, "B Tt"], memory: Memory
-    ) -> Float[Tensor, "B Tt V"]:
+        self, target_input: Int[Tensor, "B Tq"], memory: Memory
+    ) -> Float[Tensor, "B Tq words"]:
         """Score every next word, given the true words before it."""
         state = self.start(memory)
         logits = []
@@ -198,7 +233,10 @@ class Decoder(nn.Module):
 
 
 class FixedVectorState(NamedTuple):
-    """State of a :class:`FixedVectorDecoder`."""
+    """State of a :class:`FixedVectorDecoder`.
+
+    Built in :ref:`section 1.5 <sec-decoder>`.
+    """
 
     hidden: Float[Tensor, "B h"]
     context: Float[Tensor, "B c"]
@@ -228,6 +266,8 @@ class FixedVectorDecoder(Decoder):
         ...                 torch.zeros(2, 6))
         >>> decoder(torch.tensor([[1, 5], [1, 4]]), memory).shape
         torch.Size([2, 2, 9])
+
+    Built in :ref:`section 1.5 <sec-decoder>`.
     """
 
     def __init__(
@@ -255,14 +295,14 @@ class FixedVectorDecoder(Decoder):
 
     def step(
         self, tokens: Int[Tensor, " B"], state: FixedVectorState
-    ) -> tuple[Float[Tensor, "B V"], FixedVectorState]:
+    ) -> tuple[Float[Tensor, "B words"], FixedVectorState]:
         """Read one word of each sentence and score the next."""
         logits, hidden = self._run(tokens[:, None], state)
         return logits[:, 0], FixedVectorState(hidden, state.context)
 
     def forward(
-        self, target_input: Int[Tensor, "B Tt"], memory: Memory
-    ) -> Float[Tensor, "B Tt V"]:
+        self, target_input: Int[Tensor, "B Tq"], memory: Memory
+    ) -> Float[Tensor, "B Tq words"]:
         """Score every next word, given the true words before it."""
         return self._run(target_input, self.start(memory))[0]
 
@@ -287,6 +327,8 @@ class Seq2Seq(nn.Module):
         >>> model(torch.tensor([[5, 2]]), torch.tensor([2]),
         ...       torch.tensor([[1, 5, 6]])).shape
         torch.Size([1, 3, 9])
+
+    Built in :ref:`section 1.5 <sec-decoder>`.
     """
 
     def __init__(self, encoder: nn.Module, decoder: Decoder) -> None:
@@ -296,10 +338,10 @@ class Seq2Seq(nn.Module):
 
     def forward(
         self,
-        source: Int[Tensor, "B Ts"],
+        source: Int[Tensor, "B Tk"],
         lengths: Int[Tensor, " B"],
-        target_input: Int[Tensor, "B Tt"],
-    ) -> Float[Tensor, "B Tt V"]:
+        target_input: Int[Tensor, "B Tq"],
+    ) -> Float[Tensor, "B Tq words"]:
         """Score every next target word under teacher forcing."""
         logits: Tensor = self.decoder(
             target_input, self.encoder(source, lengths)
@@ -315,6 +357,8 @@ def fixed_vector_model(
     Example:
         >>> sum(p.numel() for p in fixed_vector_model(8, 4).parameters()) > 0
         True
+
+    Built in :ref:`section 1.5 <sec-decoder>`.
     """
     return Seq2Seq(
         Encoder(len(ENGLISH), embedding_dim, hidden_dim),
@@ -325,13 +369,17 @@ def fixed_vector_model(
 def _progress(
     steps: Iterable[T], total: int, show: bool, what: str
 ) -> Iterable[T]:
-    """Wrap an iterable in a progress bar, in Jupyter or on a terminal."""
-    if not show or not ("ipykernel" in sys.modules or sys.stderr.isatty()):
+    """Wrap an iterable in a progress bar, in Jupyter or on a terminal.
+
+    The environment variable ``TQDM_DISABLE=1`` turns all bars off.
+    """
+    watched = "ipykernel" in sys.modules or sys.stderr.isatty()
+    if not (show and watched) or os.environ.get("TQDM_DISABLE"):
         return steps
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            from tqdm.auto import tqdm
+            from tqdm.auto import tqdm  # type: ignore[import-untyped]
     except ImportError:
         return steps
     bar: Iterable[T] = tqdm(steps, total=total, desc=what, leave=False)
@@ -345,6 +393,8 @@ class TrainingLog:
     Attributes:
         losses: The loss of each step, in nats per target word.
         seconds: How long the run took.
+
+    Built in :ref:`section 1.6 <sec-training>`.
     """
 
     losses: list[float] = field(default_factory=list)
@@ -394,6 +444,8 @@ def train(
 
     Returns:
         The losses and the time.
+
+    Built in :ref:`section 1.6 <sec-training>`.
     """
     began = time.perf_counter()
     model.train()
@@ -415,7 +467,7 @@ def train(
             ignore_index=PAD,
         )
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(model.parameters(), clip)
         optimizer.step()
         schedule.step()
@@ -442,6 +494,8 @@ def train_run(
 
     Returns:
         The trained model and its log.
+
+    Built in :ref:`section 1.6 <sec-training>`.
     """
     torch.manual_seed(seed)
     model = build()
@@ -483,6 +537,8 @@ def run_parallel(
     Example:
         >>> run_parallel([lambda: 1, lambda: 2])
         [1, 2]
+
+    Built in :ref:`section 1.6 <sec-training>`.
     """
     global _jobs
     threads = torch.get_num_threads()
@@ -516,7 +572,7 @@ def run_parallel(
 @torch.no_grad()
 def greedy_decode(
     model: Seq2Seq,
-    source: Int[Tensor, "B Ts"],
+    source: Int[Tensor, "B Tk"],
     lengths: Int[Tensor, " B"],
     *,
     max_length: int = 100,
@@ -525,13 +581,15 @@ def greedy_decode(
 
     Args:
         model: The translator.
-        source: Word numbers, (B, Ts).
+        source: Word numbers, (B, Tk).
         lengths: Number of words of each sentence, (B,).
         max_length: Stop after so many words.
 
     Returns:
         For each sentence its word numbers, the final ``EOS`` included if the
         model wrote one.
+
+    Built in :ref:`section 1.7 <sec-decoding>`.
     """
     model.eval()
     state = model.decoder.start(model.encoder(source, lengths))
@@ -552,6 +610,22 @@ def greedy_decode(
     return rows
 
 
+def translate(model: Seq2Seq, text: str, *, max_length: int = 100) -> str:
+    """Translate one English sentence, greedily.
+
+    Args:
+        model: The translator.
+        text: A sentence in the words of the toy grammar.
+        max_length: Stop after so many words.
+
+    Built in :ref:`section 1.7 <sec-decoding>`.
+    """
+    source = pad([[*ENGLISH.encode(tokenize_english(text)), EOS]])
+    lengths = torch.tensor([source.shape[1]])
+    (row,) = greedy_decode(model, source, lengths, max_length=max_length)
+    return "".join(CHINESE.decode(row))
+
+
 class Hypothesis(NamedTuple):
     """One translation found by :func:`beam_search`.
 
@@ -559,6 +633,8 @@ class Hypothesis(NamedTuple):
         tokens: The word numbers, the final ``EOS`` included.
         log_probability: The sum of the log-probabilities of the words.
         score: The log-probability, divided by a power of the length.
+
+    Built in :ref:`section 1.7 <sec-decoding>`.
     """
 
     tokens: list[int]
@@ -569,7 +645,7 @@ class Hypothesis(NamedTuple):
 @torch.no_grad()
 def beam_search(
     model: Seq2Seq,
-    source: Int[Tensor, "B Ts"],
+    source: Int[Tensor, "B Tk"],
     lengths: Int[Tensor, " B"],
     *,
     beam_size: int = 4,
@@ -584,7 +660,7 @@ def beam_search(
 
     Args:
         model: The translator.
-        source: Word numbers, (B, Ts).
+        source: Word numbers, (B, Tk).
         lengths: Number of words of each sentence, (B,).
         beam_size: How many beginnings are kept.
         max_length: Stop after so many words.
@@ -598,6 +674,8 @@ def beam_search(
 
     References:
         Wu et al. (2016), section 7, for length normalisation.
+
+    Built in :ref:`section 1.7 <sec-decoding>`.
     """
     model.eval()
     batch = len(source)
@@ -641,20 +719,6 @@ def beam_search(
     return found
 
 
-def translate(model: Seq2Seq, text: str, *, max_length: int = 100) -> str:
-    """Translate one English sentence, greedily.
-
-    Args:
-        model: The translator.
-        text: A sentence in the words of the toy grammar.
-        max_length: Stop after so many words.
-    """
-    source = pad([[*ENGLISH.encode(tokenize_english(text)), EOS]])
-    lengths = torch.tensor([source.shape[1]])
-    (row,) = greedy_decode(model, source, lengths, max_length=max_length)
-    return "".join(CHINESE.decode(row))
-
-
 class Scores(NamedTuple):
     """How good some translations are.
 
@@ -662,12 +726,14 @@ class Scores(NamedTuple):
         exact: Share of sentences in which every word and the end are right.
         token: Share of reference words (``EOS`` counts as one) that stand at
             the same place in the translation.
-        count: Number of sentences.
+        sentences: Number of sentences.
+
+    Built in :ref:`section 1.8 <sec-bottleneck>`.
     """
 
     exact: float
     token: float
-    count: int
+    sentences: int
 
 
 def score_translations(
@@ -681,7 +747,9 @@ def score_translations(
 
     Example:
         >>> score_translations([[5, 6, 2], [7, 8, 2]], [[5, 6, 2], [8, 7, 2]])
-        Scores(exact=0.5, token=0.6666666666666666, count=2)
+        Scores(exact=0.5, token=0.6666666666666666, sentences=2)
+
+    Built in :ref:`section 1.8 <sec-bottleneck>`.
     """
     exact = right = words = 0
     for translation, reference in zip(translations, references, strict=True):
@@ -714,6 +782,8 @@ def evaluate(
 
     Returns:
         The share of exact sentences and of right words.
+
+    Built in :ref:`section 1.8 <sec-bottleneck>`.
     """
     ordered = sorted(pairs, key=lambda pair: len(pair.source))
     translations: list[list[int]] = []
@@ -751,6 +821,8 @@ def evaluate_by_clauses(
         clauses: The numbers of clauses.
         count: Test sentences of each.
         seed: Decides which sentences.
+
+    Built in :ref:`section 1.8 <sec-bottleneck>`.
     """
     return {
         number: evaluate(

@@ -68,6 +68,13 @@ class Cell:
                         if isinstance(part, ast.Name)
                         and isinstance(part.ctx, ast.Store)
                     }
+                    names -= {  # the variables of comprehensions
+                        part.id
+                        for loop in ast.walk(node)
+                        if isinstance(loop, ast.comprehension)
+                        for part in ast.walk(loop.target)
+                        if isinstance(part, ast.Name)
+                    }
         return names
 
     @property
@@ -227,7 +234,7 @@ def build_modules() -> dict[str, str]:
             sources[name] = path
             text = join_module(name, cells, path.name)
             text = ruff(
-                text, "check", "--quiet", "--select", "I,F401", "--fix",
+                text, "check", "--quiet", "--select", "I,F401,RUF022", "--fix",
                 "--stdin-filename", f"attention_lib/{name}.py",
             )  # fmt: skip
             modules[name] = ruff(text, "format", "--quiet")
