@@ -1,9 +1,12 @@
+# Written by tools/export.py from 05_masking.ipynb: edit there.
 """Scaled dot-product attention with the mask contract of this book.
 
 One function with two paths: an explicit one that returns the weights, and
 one through PyTorch's fused kernels for when nobody wants to see them. Both
 give the same values and gradients.
 """
+
+from __future__ import annotations
 
 import math
 
@@ -14,6 +17,10 @@ from torch import Tensor
 from torch.amp.autocast_mode import is_autocast_available
 
 from attention_lib.masks import causal_mask, to_sdpa_mask
+
+__all__ = [
+    "scaled_dot_product_attention",
+]
 
 
 def _broadcast_leading(*tensors: Tensor) -> tuple[int, ...] | None:
@@ -138,32 +145,6 @@ def _check_options(
         raise ValueError(f"dropout_p must lie in [0, 1], got {dropout_p}")
 
 
-def _has_dead_row(alive: Tensor) -> bool:
-    """Tell whether a row lost all its keys, or assume so unseen.
-
-    Looking at a value stops a compiler and makes the CPU wait for a GPU.
-    """
-    if torch.compiler.is_compiling() or alive.device.type != "cpu":
-        return True
-    return not bool(alive.all())
-
-
-def _as_four_axes(tensor: Tensor, leading: tuple[int, ...]) -> Tensor:
-    """View ``(*leading, rows, columns)`` as ``(batch, heads, ...)``.
-
-    Fused kernels exist for four axes only. Axes of length 1 stay, except
-    where several axes have to be merged into one.
-    """
-    missing = len(leading) + 2 - tensor.dim()
-    tensor = tensor.reshape(*[1] * missing, *tensor.shape)
-    if len(leading) <= 2:
-        for _ in range(2 - len(leading)):
-            tensor = tensor.unsqueeze(-3)
-        return tensor
-    tensor = tensor.expand(*leading[:-1], *tensor.shape[-3:])
-    return tensor.flatten(0, -4)
-
-
 def _softmax(scores: Tensor) -> Tensor:
     """Return the softmax, in the memory of the scores if nobody needs them.
 
@@ -203,6 +184,32 @@ def _explicit(
         weights = weights.masked_fill(dead, 0.0)
     dropped = F.dropout(weights, dropout_p) if dropout_p else weights
     return dropped @ value.contiguous(), weights
+
+
+def _has_dead_row(alive: Tensor) -> bool:
+    """Tell whether a row lost all its keys, or assume so unseen.
+
+    Looking at a value stops a compiler and makes the CPU wait for a GPU.
+    """
+    if torch.compiler.is_compiling() or alive.device.type != "cpu":
+        return True
+    return not bool(alive.all())
+
+
+def _as_four_axes(tensor: Tensor, leading: tuple[int, ...]) -> Tensor:
+    """View ``(*leading, rows, columns)`` as ``(batch, heads, ...)``.
+
+    Fused kernels exist for four axes only. Axes of length 1 stay, except
+    where several axes have to be merged into one.
+    """
+    missing = len(leading) + 2 - tensor.dim()
+    tensor = tensor.reshape(*[1] * missing, *tensor.shape)
+    if len(leading) <= 2:
+        for _ in range(2 - len(leading)):
+            tensor = tensor.unsqueeze(-3)
+        return tensor
+    tensor = tensor.expand(*leading[:-1], *tensor.shape[-3:])
+    return tensor.flatten(0, -4)
 
 
 def scaled_dot_product_attention(
@@ -261,6 +268,8 @@ def scaled_dot_product_attention(
         >>> weights
         tensor([[0.3333, 0.3333, 0.3333, 0.0000],
                 [0.2500, 0.2500, 0.2500, 0.2500]])
+
+    Built in :ref:`section 5.6 <sec-both-paths>`.
     """
     _check_inputs(query, key, value)
     _check_options(mask, bias, scale, dropout_p, query, key)

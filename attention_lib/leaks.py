@@ -1,3 +1,4 @@
+# Written by tools/export.py from 05_masking.ipynb: edit there.
 """Find out what an attention module lets through that it should not.
 
 Each detector changes something that must not matter (the future, the
@@ -7,6 +8,8 @@ output ``(B, Tq, ...)``, or to a tuple that starts with it; masks and further
 inputs go into a closure.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -14,6 +17,15 @@ from typing import Any, Literal
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
+
+__all__ = [
+    "LeakReport",
+    "batch_leak",
+    "future_leak",
+    "influence",
+    "order_leak",
+    "padding_leak",
+]
 
 
 @dataclass(frozen=True)
@@ -32,6 +44,8 @@ class LeakReport:
         >>> print(report)
         future: no leak
         >>> assert not report
+
+    Built in :ref:`section 5.8 <sec-leak-detectors>`.
     """
 
     kind: str
@@ -103,7 +117,7 @@ def _tolerance(output: Tensor, tolerance: float | None) -> float:
     return 100 * torch.finfo(output.dtype).eps * scale
 
 
-def _check_inputs(inputs: Tensor) -> None:
+def _check_sequences(inputs: Tensor) -> None:
     """Refuse inputs without a batch and a time axis."""
     if not isinstance(inputs, Tensor):
         raise TypeError(
@@ -153,8 +167,10 @@ def influence(
         tensor([[1, 0, 0],
                 [1, 1, 0],
                 [1, 1, 1]], dtype=torch.int32)
+
+    Built in :ref:`section 5.8 <sec-leak-detectors>`.
     """
-    _check_inputs(inputs)
+    _check_sequences(inputs)
     generator = torch.Generator().manual_seed(seed)
     if method == "perturb":
         with torch.no_grad():
@@ -223,6 +239,8 @@ def future_leak(
         future: no leak
         >>> bool(future_leak(lambda x: x.flip(1), torch.randn(2, 5, 3)))
         True
+
+    Built in :ref:`section 5.8 <sec-leak-detectors>`.
     """
     dependence = influence(model, inputs, method=method, seed=seed)
     with torch.no_grad():
@@ -277,8 +295,10 @@ def padding_leak(
         >>> inputs = torch.randn(2, 4, 3)
         >>> print(bool(padding_leak(mean, inputs, [2, 4], rows="all")))
         True
+
+    Built in :ref:`section 5.8 <sec-leak-detectors>`.
     """
-    _check_inputs(inputs)
+    _check_sequences(inputs)
     ends = [int(length) for length in lengths]
     if len(ends) != len(inputs) or not all(
         0 <= end <= inputs.shape[1] for end in ends
@@ -344,8 +364,10 @@ def batch_leak(
         >>> center = lambda x: x - x.mean(0)
         >>> bool(batch_leak(center, torch.randn(3, 2, 4)))
         True
+
+    Built in :ref:`section 5.8 <sec-leak-detectors>`.
     """
-    _check_inputs(inputs)
+    _check_sequences(inputs)
     if len(inputs) < 2:
         raise ValueError("inputs must hold at least two samples")
     generator = torch.Generator().manual_seed(seed)
@@ -403,8 +425,10 @@ def order_leak(
         order: no leak
         >>> bool(order_leak(lambda x: x[:, :1], torch.randn(2, 5, 3)))
         True
+
+    Built in :ref:`section 5.8 <sec-leak-detectors>`.
     """
-    _check_inputs(inputs)
+    _check_sequences(inputs)
     count, length = inputs.shape[:2]
     ends = [length] * count if lengths is None else [int(n) for n in lengths]
     if len(ends) != count or not all(0 <= end <= length for end in ends):

@@ -1,9 +1,12 @@
+# Written by tools/export.py from 05_masking.ipynb: edit there.
 """Masks with one meaning: boolean, ``True`` = may be attended.
 
 Masks broadcast against the scores ``(..., Tq, Tk)`` and combine with
 ``&``. The converters translate to and from the two opposite conventions
 of PyTorch.
 """
+
+from __future__ import annotations
 
 import math
 from collections.abc import Sequence
@@ -12,6 +15,17 @@ from typing import Literal
 import torch
 from jaxtyping import Bool, Integer, Shaped
 from torch import Tensor
+
+__all__ = [
+    "causal_mask",
+    "from_key_padding_mask",
+    "from_mha_mask",
+    "from_sdpa_mask",
+    "padding_mask",
+    "to_key_padding_mask",
+    "to_mha_mask",
+    "to_sdpa_mask",
+]
 
 
 def _check_length(name: str, value: int) -> None:
@@ -68,6 +82,8 @@ def padding_mask(
         tensor([[[1, 1, 0, 0]],
         <BLANKLINE>
                 [[1, 1, 1, 0]]], dtype=torch.int32)
+
+    Built in :ref:`section 5.3 <sec-one-meaning>`.
     """
     if not isinstance(lengths, Tensor):
         if not all(type(length) is int for length in lengths):
@@ -136,6 +152,8 @@ def causal_mask(
         >>> causal_mask(2, 4, offset=0).int()
         tensor([[1, 0, 0, 0],
                 [1, 1, 0, 0]], dtype=torch.int32)
+
+    Built in :ref:`section 5.3 <sec-one-meaning>`.
     """
     _check_length("query_length", query_length)
     if key_length is None:
@@ -150,20 +168,6 @@ def causal_mask(
     query_position = torch.arange(query_length, device=device)[:, None]
     key_position = torch.arange(key_length, device=device)
     return key_position <= query_position + offset
-
-
-def _blocked(
-    mask: Bool[Tensor, "..."], dtype: torch.dtype | None
-) -> Shaped[Tensor, "..."]:
-    """Write a mask in the opposite convention, boolean or additive."""
-    return ~mask if dtype is None else to_sdpa_mask(mask, dtype=dtype)
-
-
-def _kept(name: str, mask: Shaped[Tensor, "..."]) -> Bool[Tensor, "..."]:
-    """Read a mask of the opposite convention, boolean or additive."""
-    if isinstance(mask, Tensor) and mask.dtype == torch.bool:
-        return ~mask
-    return _from_additive(name, mask)
 
 
 def _from_additive(
@@ -185,6 +189,20 @@ def _from_additive(
             "compare a filled mask with its constant yourself."
         )
     return keep
+
+
+def _kept(name: str, mask: Shaped[Tensor, "..."]) -> Bool[Tensor, "..."]:
+    """Read a mask of the opposite convention, boolean or additive."""
+    if isinstance(mask, Tensor) and mask.dtype == torch.bool:
+        return ~mask
+    return _from_additive(name, mask)
+
+
+def _blocked(
+    mask: Bool[Tensor, "..."], dtype: torch.dtype | None
+) -> Shaped[Tensor, "..."]:
+    """Write a mask in the opposite convention, boolean or additive."""
+    return ~mask if dtype is None else to_sdpa_mask(mask, dtype=dtype)
 
 
 def to_sdpa_mask(
@@ -209,6 +227,8 @@ def to_sdpa_mask(
     Example:
         >>> to_sdpa_mask(torch.tensor([True, False]), dtype=torch.float32)
         tensor([0., -inf])
+
+    Built in :ref:`section 5.5 <sec-torch-masks>`.
     """
     _check_bool("mask", mask)
     if dtype is None:
@@ -235,6 +255,8 @@ def from_sdpa_mask(attn_mask: Shaped[Tensor, "..."]) -> Bool[Tensor, "..."]:
     Example:
         >>> from_sdpa_mask(torch.tensor([0.0, float("-inf")]))
         tensor([ True, False])
+
+    Built in :ref:`section 5.5 <sec-torch-masks>`.
     """
     if isinstance(attn_mask, Tensor) and attn_mask.dtype == torch.bool:
         return attn_mask
@@ -266,6 +288,8 @@ def to_key_padding_mask(
         >>> to_key_padding_mask(padding_mask([1, 2]))
         tensor([[False,  True],
                 [False, False]])
+
+    Built in :ref:`section 5.5 <sec-torch-masks>`.
     """
     _check_bool("mask", mask)
     if mask.dim() not in (3, 4) or any(n != 1 for n in mask.shape[1:-1]):
@@ -296,6 +320,8 @@ def from_key_padding_mask(
     Example:
         >>> from_key_padding_mask(torch.tensor([[False, True]]))
         tensor([[[ True, False]]])
+
+    Built in :ref:`section 5.5 <sec-torch-masks>`.
     """
     keep = _kept("key_padding_mask", key_padding_mask)
     if keep.dim() != 2:
@@ -340,6 +366,8 @@ def to_mha_mask(
         >>> mask = padding_mask([1, 2])
         >>> to_mha_mask(mask, num_heads=3, query_length=5).shape
         torch.Size([6, 5, 2])
+
+    Built in :ref:`section 5.5 <sec-torch-masks>`.
     """
     _check_bool("mask", mask)
     shape = tuple(mask.shape)
@@ -388,6 +416,8 @@ def from_mha_mask(
         >>> from_mha_mask(torch.tensor([[False, True], [False, False]]))
         tensor([[ True, False],
                 [ True,  True]])
+
+    Built in :ref:`section 5.5 <sec-torch-masks>`.
     """
     keep = _kept("attn_mask", attn_mask)
     shape = tuple(keep.shape)
