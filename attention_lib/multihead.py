@@ -1,9 +1,12 @@
+# Written by tools/export.py from 06_multihead.ipynb: edit there.
 """Multi-head attention: project, split, attend in each head, merge.
 
 One :class:`MultiHeadAttention` serves self-attention, cross-attention,
 grouped heads and cached decoding, and trades weights with
 :class:`torch.nn.MultiheadAttention` in both directions.
 """
+
+from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
@@ -13,6 +16,13 @@ from torch import Tensor, nn
 from torch.amp.autocast_mode import is_autocast_available
 
 from attention_lib.fused import scaled_dot_product_attention
+
+__all__ = [
+    "KeyValueCache",
+    "MultiHeadAttention",
+    "merge_heads",
+    "split_heads",
+]
 
 
 def split_heads(
@@ -35,9 +45,10 @@ def split_heads(
         ValueError: If ``num_heads`` does not divide ``width``.
 
     Example:
-        >>> import torch
-        >>> split_heads(torch.tensor([[1, 2], [3, 4]]).float(), 2).tolist()
+        >>> split_heads(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), 2).tolist()
         [[[1.0], [3.0]], [[2.0], [4.0]]]
+
+    Built in :ref:`section 6.2 <sec-heads>`.
     """
     width = features.shape[-1]
     if num_heads < 1 or width % num_heads:
@@ -63,10 +74,11 @@ def merge_heads(
         The concatenated features, ``(*batch, T, H * d_head)``.
 
     Example:
-        >>> import torch
         >>> heads = torch.arange(8.0).reshape(1, 2, 2, 2)
         >>> merge_heads(heads).tolist()
         [[[0.0, 1.0, 4.0, 5.0], [2.0, 3.0, 6.0, 7.0]]]
+
+    Built in :ref:`section 6.2 <sec-heads>`.
     """
     return heads.transpose(-3, -2).flatten(-2)
 
@@ -77,6 +89,8 @@ class KeyValueCache(Protocol):
 
     Any object with these two members will do. It stores keys and values
     after their projection, split into the ``num_kv_heads`` heads.
+
+    Built in :ref:`section 6.4 <sec-multihead-layer>`.
     """
 
     @property
@@ -94,6 +108,146 @@ class KeyValueCache(Protocol):
     ]:
         """Store new keys and values; return all, the new ones last."""
         ...
+
+
+def _check_sizes(**sizes: int) -> None:
+    """Refuse sizes that are no whole numbers from 1."""
+    for name, size in sizes.items():
+        if isinstance(size, bool) or not isinstance(size, int):
+            raise TypeError(f"{name} must be an int, got {size!r}")
+        if size < 1:
+            raise ValueError(f"{name} must be at least 1, got {size}")
+
+
+def _autocasts(device_type: str) -> bool:
+    """Tell whether linear layers choose their own type on this device."""
+    return is_autocast_available(device_type) and torch.is_autocast_enabled(
+        device_type
+    )
+
+
+def _check_input(
+    name: str, tensor: Tensor, width: int, parameter: Tensor
+) -> None:
+    """Refuse what a projection would refuse less clearly."""
+    if not isinstance(tensor, Tensor):
+        raise TypeError(
+            f"{name} must be a torch.Tensor, got {type(tensor).__name__}"
+        )
+    if tensor.ndim != 3 or tensor.shape[-1] != width:
+        raise ValueError(
+            f"{name} has shape {tuple(tensor.shape)}, expected "
+            f"(batch, length, {width})"
+        )
+    if tensor.device != parameter.device:
+        raise ValueError(
+            f"{name} is on {tensor.device}, the layer on {parameter.device}"
+        )
+    if not tensor.is_floating_point() or (
+        tensor.dtype != parameter.dtype and not _autocasts(tensor.device.type)
+    ):
+        raise TypeError(
+            f"{name} has dtype {tensor.dtype}, the layer {parameter.dtype}"
+        )
+
+
+def _check_agreement(query: Tensor, key: Tensor, value: Tensor) -> None:
+    """Refuse batches or lengths that do not belong together."""
+    if not query.shape[0] == key.shape[0] == value.shape[0]:
+        raise ValueError(
+            "query, key and value have different batch sizes: "
+            f"{query.shape[0]}, {key.shape[0]} and {value.shape[0]} "
+            "(batch comes first)"
+        )
+    if key.shape[1] != value.shape[1]:
+        raise ValueError(
+            f"key has length {key.shape[1]} and value has length "
+            f"{value.shape[1]}: each key needs its value"
+        )
+
+
+def _mask_of_scores(
+    mask: Tensor, batch: int, heads: int, query_length: int, key_length: int
+) -> Tensor:
+    """Give a mask of 2, 3 or 4 axes the axes of the scores."""
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        raise TypeError(
+            "mask must be a boolean tensor (True = may be attended), got "
+            f"{getattr(mask, 'dtype', type(mask).__name__)}; convert a "
+            "0/1 mask with mask.bool() and a mask of 0 and -inf with "
+            "(mask == 0)"
+        )
+    rows = (1, query_length)
+    allowed: tuple[tuple[int, ...], ...]
+    if mask.ndim == 2:
+        expected = f"(Tq, Tk) = ({query_length}, {key_length})"
+        allowed = ((query_length,), (key_length,))
+    elif mask.ndim == 3:
+        expected = (
+            f"(B, Tq or 1, Tk) = ({batch}, {query_length} or 1, {key_length})"
+        )
+        allowed = ((batch,), rows, (key_length,))
+    else:
+        expected = (
+            f"(B or 1, H or 1, Tq or 1, Tk) = ({batch} or 1, {heads} or 1, "
+            f"{query_length} or 1, {key_length})"
+        )
+        allowed = ((1, batch), (1, heads), rows, (key_length,))
+    shape = tuple(mask.shape)
+    if len(shape) != len(allowed) or any(
+        size not in sizes for size, sizes in zip(shape, allowed, strict=True)
+    ):
+        hint = ""
+        if shape == (batch, key_length):
+            hint = "; is it a padding mask? pass mask[:, None, :]"
+        elif shape == (batch * heads, query_length, key_length):
+            hint = (
+                "; is it made for torch? from_mha_mask(mask, "
+                f"num_heads={heads}) converts it"
+            )
+        raise ValueError(f"mask has shape {shape}, expected {expected}{hint}")
+    return mask if mask.ndim != 3 else mask[:, None]
+
+
+_SEPARATE = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
+_INPUTS = ("query_proj", "key_proj", "value_proj")
+
+
+def _copied(source: Tensor, requires_grad: bool) -> nn.Parameter:
+    """Copy numbers into a parameter with memory of its own."""
+    return nn.Parameter(source.detach().clone(), requires_grad=requires_grad)
+
+
+def _unpacked(module: nn.MultiheadAttention) -> dict[str, nn.Parameter]:
+    """Copy the parameters of PyTorch's layer, under our names."""
+    stacks: dict[str, list[tuple[Tensor, bool]]] = {}
+    for kind in ("weight", "bias"):
+        stack: nn.Parameter | None = getattr(module, f"in_proj_{kind}")
+        if stack is not None:
+            thirds = stack.detach().chunk(3)
+            stacks[kind] = [(third, stack.requires_grad) for third in thirds]
+    if "weight" not in stacks:
+        weights = [getattr(module, name) for name in _SEPARATE]
+        stacks["weight"] = [(w, w.requires_grad) for w in weights]
+    named = {
+        f"{projection}.{kind}": _copied(*part)
+        for kind, parts in stacks.items()
+        for projection, part in zip(_INPUTS, parts, strict=True)
+    }
+    for kind, last in module.out_proj.named_parameters():
+        named[f"output_proj.{kind}"] = _copied(last, last.requires_grad)
+    return named
+
+
+def _packed(name: str, *parts: Tensor) -> nn.Parameter:
+    """Stack a parameter of the three input projections."""
+    if len({part.requires_grad for part in parts}) > 1:
+        raise ValueError(
+            f"requires_grad of the {name} differs between query_proj, "
+            "key_proj and value_proj, but PyTorch packs the three into one "
+            "parameter"
+        )
+    return _copied(torch.cat(parts), parts[0].requires_grad)
 
 
 class MultiHeadAttention(nn.Module):
@@ -124,21 +278,22 @@ class MultiHeadAttention(nn.Module):
         dropout: Probability of dropping a weight during training.
 
     Raises:
+        TypeError: If a size is not an int.
         ValueError: If heads or widths do not divide, or a number is out of
             its range.
 
     References:
-        Vaswani et al., "Attention Is All You Need" (2017), section 3.2.2;
-        Shazeer, "Fast Transformer Decoding: One Write-Head is All You Need"
-        (2019); Ainslie et al., "GQA" (2023).
+        Vaswani et al. (2017), section 3.2.2; Shazeer (2019), "Fast
+        Transformer Decoding"; Ainslie et al. (2023), "GQA".
 
     Example:
-        >>> import torch
         >>> layer = MultiHeadAttention(d_model=12, num_heads=3)
         >>> tokens = torch.randn(2, 5, 12)
         >>> output, weights = layer(tokens, need_weights=True)
         >>> output.shape, weights.shape
         (torch.Size([2, 5, 12]), torch.Size([2, 3, 5, 5]))
+
+    Built in :ref:`section 6.4 <sec-multihead-layer>`.
     """
 
     def __init__(
@@ -153,39 +308,34 @@ class MultiHeadAttention(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        kdim = d_model if kdim is None else kdim
-        vdim = d_model if vdim is None else vdim
-        for name, number in {
-            "d_model": d_model,
-            "num_heads": num_heads,
-            "num_kv_heads": num_kv_heads,
-            "kdim": kdim,
-            "vdim": vdim,
-        }.items():
-            if isinstance(number, bool) or not isinstance(number, int):
-                raise TypeError(f"{name} must be an int, got {number!r}")
-            if number < 1:
-                raise ValueError(f"{name} must be at least 1, got {number}")
+        self.d_model, self.num_heads = d_model, num_heads
+        self.dropout = dropout
+        self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        self.kdim = d_model if kdim is None else kdim
+        self.vdim = d_model if vdim is None else vdim
+        _check_sizes(
+            d_model=d_model,
+            num_heads=num_heads,
+            num_kv_heads=self.num_kv_heads,
+            kdim=self.kdim,
+            vdim=self.vdim,
+        )
         if d_model % num_heads:
             raise ValueError(
                 f"num_heads={num_heads} does not divide d_model={d_model}"
             )
-        if num_heads % num_kv_heads:
+        if num_heads % self.num_kv_heads:
             raise ValueError(
                 f"num_kv_heads={num_kv_heads} does not divide "
                 f"num_heads={num_heads}"
             )
         if not 0.0 <= dropout <= 1.0:
             raise ValueError(f"dropout={dropout} is not between 0 and 1")
-        self.d_model, self.kdim, self.vdim = d_model, kdim, vdim
-        self.num_heads, self.num_kv_heads = num_heads, num_kv_heads
         self.d_head = d_model // num_heads
-        self.dropout = dropout
-        kv_width = num_kv_heads * self.d_head
+        kv_width = self.num_kv_heads * self.d_head
         self.query_proj = nn.Linear(d_model, d_model, bias=bias)
-        self.key_proj = nn.Linear(kdim, kv_width, bias=bias)
-        self.value_proj = nn.Linear(vdim, kv_width, bias=bias)
+        self.key_proj = nn.Linear(self.kdim, kv_width, bias=bias)
+        self.value_proj = nn.Linear(self.vdim, kv_width, bias=bias)
         self.output_proj = nn.Linear(d_model, d_model, bias=bias)
         self.reset_parameters()
 
@@ -296,15 +446,23 @@ class MultiHeadAttention(nn.Module):
             key = query
         if value is None:
             value = key
-        self._check_inputs(query, key, value)
+        parameter = self.query_proj.weight
+        _check_input("query", query, self.d_model, parameter)
+        _check_input("key", key, self.kdim, parameter)
+        _check_input("value", value, self.vdim, parameter)
+        _check_agreement(query, key, value)
+
         offset = 0 if cache is None else cache.length
-        heads = self.project(query, key, value, offset=offset)
-        query_heads, key_heads, value_heads = heads
+        query_heads, key_heads, value_heads = self.project(
+            query, key, value, offset=offset
+        )
         if cache is not None:
             key_heads, value_heads = cache.update(key_heads, value_heads)
         if mask is not None:
-            mask = self._mask_of_scores(
-                mask, query.shape[0], query.shape[1], key_heads.shape[-2]
+            batch, heads, query_length, _ = query_heads.shape
+            key_length = key_heads.shape[-2]
+            mask = _mask_of_scores(
+                mask, batch, heads, query_length, key_length
             )
         group = self.num_heads // self.num_kv_heads
         if group > 1:
@@ -321,97 +479,8 @@ class MultiHeadAttention(nn.Module):
         )
         return self.output_proj(merge_heads(context)), weights
 
-    def _check_inputs(self, query: Tensor, key: Tensor, value: Tensor) -> None:
-        """Refuse what the projections would refuse less clearly."""
-        parameter = self.query_proj.weight
-        for name, tensor, width in (
-            ("query", query, self.d_model),
-            ("key", key, self.kdim),
-            ("value", value, self.vdim),
-        ):
-            if not isinstance(tensor, Tensor):
-                raise TypeError(
-                    f"{name} must be a torch.Tensor, got "
-                    f"{type(tensor).__name__}"
-                )
-            if tensor.ndim != 3 or tensor.shape[-1] != width:
-                raise ValueError(
-                    f"{name} has shape {tuple(tensor.shape)}, expected "
-                    f"(batch, length, {width})"
-                )
-            if tensor.device != parameter.device:
-                raise ValueError(
-                    f"{name} is on {tensor.device}, the layer on "
-                    f"{parameter.device}"
-                )
-            if not tensor.is_floating_point() or (
-                tensor.dtype != parameter.dtype
-                and not _autocasts(tensor.device.type)
-            ):
-                raise TypeError(
-                    f"{name} has dtype {tensor.dtype}, the layer "
-                    f"{parameter.dtype}"
-                )
-        if not query.shape[0] == key.shape[0] == value.shape[0]:
-            raise ValueError(
-                "query, key and value have different batch sizes: "
-                f"{query.shape[0]}, {key.shape[0]} and {value.shape[0]} "
-                "(batch comes first)"
-            )
-        if key.shape[1] != value.shape[1]:
-            raise ValueError(
-                f"key has length {key.shape[1]} and value has length "
-                f"{value.shape[1]}: each key needs its value"
-            )
-
-    def _mask_of_scores(
-        self, mask: Tensor, batch: int, query_length: int, key_length: int
-    ) -> Tensor:
-        """Give a mask of 2, 3 or 4 dimensions the axes of the scores."""
-        if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-            raise TypeError(
-                "mask must be a boolean tensor (True = may be attended), got "
-                f"{getattr(mask, 'dtype', type(mask).__name__)}; convert a "
-                "0/1 mask with mask.bool() and a mask of 0 and -inf with "
-                "(mask == 0)"
-            )
-        rows = (1, query_length)
-        allowed: tuple[tuple[int, ...], ...]
-        if mask.ndim == 2:
-            expected = f"(Tq, Tk) = ({query_length}, {key_length})"
-            allowed = ((query_length,), (key_length,))
-        elif mask.ndim == 3:
-            expected = (
-                f"(B, Tq or 1, Tk) = ({batch}, {query_length} or 1, "
-                f"{key_length})"
-            )
-            allowed = ((batch,), rows, (key_length,))
-        else:
-            expected = (
-                f"(B or 1, H or 1, Tq or 1, Tk) = ({batch} or 1, "
-                f"{self.num_heads} or 1, {query_length} or 1, {key_length})"
-            )
-            allowed = ((1, batch), (1, self.num_heads), rows, (key_length,))
-        shape = tuple(mask.shape)
-        if len(shape) != len(allowed) or any(
-            size not in sizes
-            for size, sizes in zip(shape, allowed, strict=True)
-        ):
-            hint = ""
-            if shape == (batch, key_length):
-                hint = "; is it a padding mask? pass mask[:, None, :]"
-            elif shape == (batch * self.num_heads, query_length, key_length):
-                hint = (
-                    "; is it made for torch? pass mask.unflatten(0, "
-                    f"({batch}, {self.num_heads}))"
-                )
-            raise ValueError(
-                f"mask has shape {shape}, expected {expected}{hint}"
-            )
-        return mask if mask.ndim != 3 else mask[:, None]
-
     @classmethod
-    def from_torch(cls, module: nn.MultiheadAttention) -> "MultiHeadAttention":
+    def from_torch(cls, module: nn.MultiheadAttention) -> MultiHeadAttention:
         """Copy a :class:`torch.nn.MultiheadAttention`.
 
         The copy has its own parameters of the same values, type and device,
@@ -430,7 +499,6 @@ class MultiHeadAttention(nn.Module):
                 ``add_zero_attn``, which this layer has not.
 
         Example:
-            >>> from torch import nn
             >>> theirs = nn.MultiheadAttention(8, 2, batch_first=True)
             >>> ours = MultiHeadAttention.from_torch(theirs)
             >>> x = torch.randn(3, 4, 8)
@@ -451,31 +519,18 @@ class MultiHeadAttention(nn.Module):
                     f"module was built with {option}=True, which "
                     "MultiHeadAttention does not offer"
                 )
-        bias = module.in_proj_bias is not None
         with torch.device("meta"):  # no random number is drawn
             layer = cls(
                 module.embed_dim,
                 module.num_heads,
                 kdim=module.kdim,
                 vdim=module.vdim,
-                bias=bias,
+                bias=module.in_proj_bias is not None,
                 dropout=module.dropout,
             )
-        names = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
-        inputs = (layer.query_proj, layer.key_proj, layer.value_proj)
-        for index, (projection, name) in enumerate(
-            zip(inputs, names, strict=True)
-        ):
-            if module.in_proj_weight is None:
-                weight = getattr(module, name)
-                projection.weight = _copy_parameter(weight)
-            else:
-                projection.weight = _copy_third(module.in_proj_weight, index)
-            if bias:
-                projection.bias = _copy_third(module.in_proj_bias, index)
-        layer.output_proj.weight = _copy_parameter(module.out_proj.weight)
-        if bias:
-            layer.output_proj.bias = _copy_parameter(module.out_proj.bias)
+        for name, parameter in _unpacked(module).items():
+            projection, kind = name.split(".")
+            setattr(layer.get_submodule(projection), kind, parameter)
         return layer.train(module.training)
 
     def to_torch(self, *, batch_first: bool = True) -> nn.MultiheadAttention:
@@ -509,61 +564,28 @@ class MultiHeadAttention(nn.Module):
                 f"{self.num_heads}: torch.nn.MultiheadAttention has no "
                 "grouped heads"
             )
-        bias = self.query_proj.bias is not None
+        inputs = (self.query_proj, self.key_proj, self.value_proj)
         module = nn.MultiheadAttention(
             self.d_model,
             self.num_heads,
             dropout=self.dropout,
-            bias=bias,
+            bias=self.query_proj.bias is not None,
             kdim=self.kdim,
             vdim=self.vdim,
             batch_first=batch_first,
             device="meta",
         )
-        inputs = (self.query_proj, self.key_proj, self.value_proj)
         if module.in_proj_weight is not None:
-            module.in_proj_weight = _pack("weight", inputs)
+            weights = [projection.weight for projection in inputs]
+            module.in_proj_weight = _packed("weight", *weights)
         else:
-            module.q_proj_weight = _copy_parameter(self.query_proj.weight)
-            module.k_proj_weight = _copy_parameter(self.key_proj.weight)
-            module.v_proj_weight = _copy_parameter(self.value_proj.weight)
-        module.out_proj.weight = _copy_parameter(self.output_proj.weight)
-        if bias:
-            module.in_proj_bias = _pack("bias", inputs)
-            module.out_proj.bias = _copy_parameter(self.output_proj.bias)
+            for name, projection in zip(_SEPARATE, inputs, strict=True):
+                weight = projection.weight
+                setattr(module, name, _copied(weight, weight.requires_grad))
+        if module.in_proj_bias is not None:
+            biases = [projection.bias for projection in inputs]
+            module.in_proj_bias = _packed("bias", *biases)
+        for kind, last in self.output_proj.named_parameters():
+            copied = _copied(last, last.requires_grad)
+            setattr(module.out_proj, kind, copied)
         return module.train(self.training)
-
-
-def _autocasts(device_type: str) -> bool:
-    """Tell whether linear layers choose their own type on this device."""
-    return is_autocast_available(device_type) and torch.is_autocast_enabled(
-        device_type
-    )
-
-
-def _copy_parameter(source: Tensor) -> nn.Parameter:
-    """Copy a parameter with its ``requires_grad``."""
-    return nn.Parameter(
-        source.detach().clone(), requires_grad=source.requires_grad
-    )
-
-
-def _copy_third(packed: Tensor, index: int) -> nn.Parameter:
-    """Copy the rows of query (0), key (1) or value (2) from a packed one."""
-    rows = packed.detach().chunk(3)[index].clone()
-    return nn.Parameter(rows, requires_grad=packed.requires_grad)
-
-
-def _pack(name: str, projections: tuple[nn.Linear, ...]) -> nn.Parameter:
-    """Stack one parameter of query, key and value projection by rows."""
-    parts = [getattr(projection, name) for projection in projections]
-    if len({part.requires_grad for part in parts}) > 1:
-        raise ValueError(
-            f"requires_grad of the {name} differs between query_proj, "
-            "key_proj and value_proj, but PyTorch packs the three into one "
-            "parameter"
-        )
-    return nn.Parameter(
-        torch.cat([part.detach() for part in parts]),
-        requires_grad=parts[0].requires_grad,
-    )
