@@ -8,7 +8,6 @@ needs it, so that importing the package stays cheap.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -87,7 +86,7 @@ def use_book_style() -> None:
 
 def plot_with_spread(
     ax: Axes,
-    x: Sequence[float],
+    x: Any,
     runs: Any,
     *,
     label: str,
@@ -99,7 +98,7 @@ def plot_with_spread(
 
     Args:
         ax: The axes to draw in.
-        x: The x position of each column of ``runs``.
+        x: The x positions, one for each column of ``runs``.
         runs: One row per run (seed), one column per position of ``x``.
         label: The name of the line in the legend.
         color: A matplotlib colour; by default the next of the cycle.

@@ -373,7 +373,9 @@ def _progress(
 
     The environment variable ``TQDM_DISABLE=1`` turns all bars off.
     """
-    watched = "ipykernel" in sys.modules or sys.stderr.isatty()
+    python = sys.modules.get("IPython")
+    jupyter = python is not None and python.get_ipython() is not None
+    watched = jupyter or sys.stderr.isatty()
     if not (show and watched) or os.environ.get("TQDM_DISABLE"):
         return steps
     try:

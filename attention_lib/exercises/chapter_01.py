@@ -117,8 +117,9 @@ def _mean(states: Tensor, lengths: Tensor) -> Tensor:
 
 
 def _numbered(*shape: int) -> Tensor:
-    """Different numbers everywhere, easy to find again."""
-    return torch.arange(1.0, 1 + torch.Size(shape).numel()).reshape(shape)
+    """Squares: all different, and no mean of some is another."""
+    count = torch.Size(shape).numel()
+    return torch.arange(1.0, 1 + count).square().reshape(shape)
 
 
 register(
@@ -127,7 +128,7 @@ register(
         solution=_last_states,
         cases=[
             Case(
-                _numbered(1, 2, 2),
+                _numbered(1, 3, 2),
                 torch.tensor([1]),
                 note="one sentence of length 1",
             ),
