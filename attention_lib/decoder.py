@@ -1,3 +1,4 @@
+# Written by tools/export.py from 03_scoring.ipynb: edit there.
 """A decoder that looks back at the source, and a measure of where it looks.
 
 The score is an argument: :func:`~attention_lib.scoring.dot_score`, a
@@ -34,6 +35,8 @@ class AttentionState(NamedTuple):
     Attributes:
         hidden: The recurrent state, (B, h).
         memory: What the encoder wrote; the same at every step.
+
+    Built in :ref:`section 3.5 <sec-attention-decoder>`.
     """
 
     hidden: Float[Tensor, "B h"]
@@ -86,6 +89,8 @@ class AttentionDecoder(Decoder):
         torch.Size([2, 2, 9])
         >>> decoder.attention_weights(words, memory).shape
         torch.Size([2, 2, 3])
+
+    Built in :ref:`section 3.5 <sec-attention-decoder>`.
     """
 
     def __init__(
@@ -214,6 +219,8 @@ def attention_model(
         >>> model = attention_model(dot_score, hidden_dim=8)
         >>> model.encoder.state_dim
         8
+
+    Built in :ref:`section 3.5 <sec-attention-decoder>`.
     """
     if hidden_dim % 2:
         raise ValueError(
@@ -250,6 +257,8 @@ def hard_alignment(weights: Float[Tensor, "Tt Ts"]) -> set[tuple[int, int]]:
     Example:
         >>> sorted(hard_alignment(torch.tensor([[0.2, 0.8], [0.6, 0.4]])))
         [(0, 1), (1, 0)]
+
+    Built in :ref:`section 3.7 <sec-alignment>`.
     """
     if weights.dim() != 2:
         raise ValueError(
@@ -292,6 +301,8 @@ def alignment_error_rate(
     Example:
         >>> alignment_error_rate([{(0, 1), (1, 0)}], [{(0, 1), (1, 1)}])
         0.5
+
+    Built in :ref:`section 3.7 <sec-alignment>`.
     """
     possible = sure if possible is None else possible
     if not len(predicted) == len(sure) == len(possible):
@@ -324,6 +335,8 @@ def evaluate_alignment(
 
     Returns:
         The alignment error rate.
+
+    Built in :ref:`section 3.7 <sec-alignment>`.
     """
     model.eval()
     decoder: Any = model.decoder

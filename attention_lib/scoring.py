@@ -1,3 +1,4 @@
+# Written by tools/export.py from 03_scoring.ipynb: edit there.
 """Score functions: how well does each query match each key?
 
 Every function and module here maps queries ``(..., Tq, d_q)`` and keys
@@ -16,7 +17,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.amp.autocast_mode import is_autocast_available
 
-__all__ = ["AdditiveScore", "BilinearScore", "dot_score"]
+__all__ = [
+    "AdditiveScore",
+    "BilinearScore",
+    "dot_score",
+]
 
 
 def _check_pair(
@@ -76,6 +81,12 @@ def _no_autocast(device: torch.device) -> AbstractContextManager[Any]:
     return nullcontext()
 
 
+def _check_widths(**widths: int) -> None:
+    for name, width in widths.items():
+        if width < 1:
+            raise ValueError(f"{name} must be at least 1, got {width}")
+
+
 def dot_score(
     query: Float[Tensor, "*#batch Tq d_k"],
     key: Float[Tensor, "*#batch Tk d_k"],
@@ -107,6 +118,8 @@ def dot_score(
         >>> key = torch.tensor([[1.0, 0.0], [3.0, 1.0]])
         >>> dot_score(query, key)
         tensor([[1., 5.]])
+
+    Built in :ref:`section 3.3 <sec-multiplicative>`.
     """
     _check_pair(query, key)
     if query.shape[-1] != key.shape[-1]:
@@ -147,6 +160,8 @@ class BilinearScore(nn.Module):
         >>> score = BilinearScore(query_dim=3, key_dim=5)
         >>> score(torch.randn(2, 4, 3), torch.randn(2, 7, 5)).shape
         torch.Size([2, 4, 7])
+
+    Built in :ref:`section 3.3 <sec-multiplicative>`.
     """
 
     def __init__(self, query_dim: int, key_dim: int) -> None:
@@ -176,12 +191,6 @@ class BilinearScore(nn.Module):
     def extra_repr(self) -> str:
         """Show the widths when the module is printed."""
         return f"query_dim={self.query_dim}, key_dim={self.key_dim}"
-
-
-def _check_widths(**widths: int) -> None:
-    for name, width in widths.items():
-        if width < 1:
-            raise ValueError(f"{name} must be at least 1, got {width}")
 
 
 # One block of tanh(query + key) holds about this many numbers: 1 MiB of
@@ -346,6 +355,8 @@ class AdditiveScore(nn.Module):
         >>> score = AdditiveScore(query_dim=3, key_dim=5, hidden_dim=8)
         >>> score(torch.randn(2, 4, 3), torch.randn(2, 7, 5)).shape
         torch.Size([2, 4, 7])
+
+    Built in :ref:`section 3.4 <sec-additive-blocks>`.
     """
 
     def __init__(self, query_dim: int, key_dim: int, hidden_dim: int) -> None:
