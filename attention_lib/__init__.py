@@ -1,12 +1,7 @@
 """Attention mechanisms, exactly as built in the chapters of the course."""
 
 from attention_lib.attention import attend, masked_softmax
-from attention_lib.heads import (
-    attention_entropy,
-    head_gates,
-    show_heads,
-    show_shapes,
-)
+from attention_lib.heads import head_gates, show_heads, show_shapes
 from attention_lib.multihead import (
     KeyValueCache,
     MultiHeadAttention,
@@ -14,6 +9,15 @@ from attention_lib.multihead import (
     split_heads,
 )
 from attention_lib.plotting import show_attention, show_links
+from attention_lib.scaling import (
+    attention_entropy,
+    dot_product_moments,
+    largest_weight,
+    scaled_dot_score,
+    score_variance,
+    softmax_jacobian,
+    softmax_jacobian_norm,
+)
 
 __version__ = "0.1.0"
 
@@ -22,12 +26,18 @@ __all__ = [
     "MultiHeadAttention",
     "attend",
     "attention_entropy",
+    "dot_product_moments",
     "head_gates",
+    "largest_weight",
     "masked_softmax",
     "merge_heads",
+    "scaled_dot_score",
+    "score_variance",
     "show_attention",
     "show_heads",
     "show_links",
     "show_shapes",
+    "softmax_jacobian",
+    "softmax_jacobian_norm",
     "split_heads",
 ]

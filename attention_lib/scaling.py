@@ -248,7 +248,7 @@ def score_variance(
         ...                torch.tensor([True, True, False]))
         tensor([1.])
 
-    Built in :ref:`section 4.4 <sec-softmax-jacobian>`.
+    Built in :ref:`section 4.5 <sec-gradient-widths>`.
     """
     if mask is None:
         mask = torch.ones((), dtype=torch.bool, device=scores.device)
@@ -284,7 +284,7 @@ def attention_entropy(
         >>> attention_entropy(weights).exp()
         tensor([2., 1.])
 
-    Built in :ref:`section 4.4 <sec-softmax-jacobian>`.
+    Built in :ref:`section 4.5 <sec-gradient-widths>`.
     """
     weights = _widen(weights)
     logarithm = torch.where(weights > 0, weights, 1.0).log()
@@ -306,7 +306,7 @@ def largest_weight(
         >>> largest_weight(torch.tensor([[0.5, 0.3, 0.2]]))
         tensor([0.5000])
 
-    Built in :ref:`section 4.4 <sec-softmax-jacobian>`.
+    Built in :ref:`section 4.5 <sec-gradient-widths>`.
     """
     weights = _widen(weights)
     if weights.shape[-1] == 0:
