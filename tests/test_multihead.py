@@ -1,7 +1,9 @@
 """Multi-head attention: equal to PyTorch's, and defined where that is not."""
 
 import copy
+import json
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +21,9 @@ from attention_lib.multihead import (
 )
 
 F64 = torch.float64
+GOLDEN = json.loads(
+    (Path(__file__).parent / "cases" / "golden.json").read_text("utf-8")
+)["cases"]
 
 
 class ListCache:
@@ -419,6 +424,41 @@ def test_the_scale_is_that_of_the_head_not_of_the_model():
         torch.tensor([[0.8044, 0.1956]] * 4, dtype=F64),
         rtol=0,
         atol=5e-5,
+    )
+
+
+@pytest.mark.parametrize(
+    ("identity", "kv_heads"),
+    [("keras3.mha.identity8", 8), ("keras3.gqa.identity8", 2)],
+)
+def test_eight_identical_heads_give_the_numbers_of_keras(identity, kv_heads):
+    (case,) = (case for case in GOLDEN if case["id"] == identity)
+    query, key, value = (
+        torch.tensor(case["inputs"][name], dtype=F64) for name in "qkv"
+    )
+    layer = MultiHeadAttention(
+        64, 8, num_kv_heads=kv_heads, kdim=8, vdim=8, bias=False
+    ).double()
+    eye = torch.eye(8, dtype=F64)
+    with torch.no_grad():
+        layer.query_proj.weight.zero_()
+        layer.query_proj.weight[:, :8] = eye.repeat(8, 1)
+        layer.key_proj.weight.copy_(eye.repeat(kv_heads, 1))
+        layer.value_proj.weight.copy_(eye.repeat(kv_heads, 1))
+        layer.output_proj.weight.zero_()
+        layer.output_proj.weight[:8] = eye.repeat_interleave(8, dim=1)
+    padded = nn.functional.pad(query, (0, 56))
+    output, weights = layer(padded, key, value, need_weights=True)
+    expected = torch.tensor(case["expected"]["weights"], dtype=F64)
+    torch.testing.assert_close(
+        weights,
+        expected.expand(8, 1, 8, 8).transpose(0, 1),
+        rtol=0,
+        atol=1e-4,
+    )
+    sums = torch.tensor(case["expected"]["output_feature_sum"], dtype=F64)
+    torch.testing.assert_close(
+        output[..., :8], sums[..., None].expand(1, 8, 8), rtol=0, atol=0.01
     )
 
 
