@@ -240,8 +240,10 @@ def _cosine(query: Tensor, key: Tensor, factor: float) -> Tensor:
 
 
 def _zero_by_zero(query: Tensor, key: Tensor, factor: float) -> Tensor:
-    unit_query = query / query.norm(dim=-1, keepdim=True)
-    return factor * unit_query @ (key / key.norm(dim=-1, keepdim=True)).mT
+    def divide(x: Tensor) -> Tensor:
+        return x / x.square().sum(dim=-1, keepdim=True).sqrt()
+
+    return factor * divide(query) @ divide(key).mT
 
 
 def _squared_length(query: Tensor, key: Tensor, factor: float) -> Tensor:
