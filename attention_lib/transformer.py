@@ -1,3 +1,4 @@
+# Written by tools/export.py from 07_transformer.ipynb: edit there.
 """The Transformer: positions, blocks, encoder, decoder, translator.
 
 The blocks trade weights with PyTorch's layers in both directions, the
@@ -21,6 +22,25 @@ from attention_lib.corpus import CHINESE, ENGLISH
 from attention_lib.masks import padding_mask
 from attention_lib.multihead import KeyValueCache, MultiHeadAttention
 from attention_lib.seq2seq import Decoder, Memory, Seq2Seq
+
+__all__ = [
+    "DecoderBlock",
+    "EncoderBlock",
+    "FeedForward",
+    "LanguageModel",
+    "LayerState",
+    "LearnedPositions",
+    "Residual",
+    "RotaryMultiHeadAttention",
+    "SinusoidalPositions",
+    "TransformerBlock",
+    "TransformerDecoder",
+    "TransformerEncoder",
+    "TransformerState",
+    "rotate",
+    "sinusoidal_encoding",
+    "transformer_model",
+]
 
 
 def _angles(
@@ -71,49 +91,11 @@ def sinusoidal_encoding(
         >>> sinusoidal_encoding(torch.tensor([0, 1]), 4)
         tensor([[0.0000, 1.0000, 0.0000, 1.0000],
                 [0.8415, 0.5403, 0.0100, 0.9999]])
+
+    Built in :ref:`section 7.2 <sec-position>`.
     """
     angles = _angles(positions, d_model, base, dtype)
     return torch.stack([angles.sin(), angles.cos()], -1).flatten(-2).to(dtype)
-
-
-def rotate(
-    features: Float[Tensor, "*batch T width"],
-    positions: Int[Tensor, "*#batch T"],
-    *,
-    base: float = 10000.0,
-) -> Float[Tensor, "*batch T width"]:
-    """Turn each pair of features by an angle that grows with the position.
-
-    Features ``2i`` and ``2i + 1`` are the two coordinates of a plane, and
-    position ``p`` turns it by ``p / base ** (2i / width)``. Lengths stay,
-    and the dot product of two turned vectors depends on their positions
-    through the difference alone.
-
-    Args:
-        features: Queries or keys of a head, ``(..., T, width)``.
-        positions: Numbers of the positions, ``(T,)`` or ``(..., T)``.
-        base: Sets the slowest rotation.
-
-    Returns:
-        The turned features, in the type of ``features``.
-
-    Raises:
-        ValueError: If the width is odd.
-
-    References:
-        Su et al. (2024), RoFormer, equations 14 to 16 and 34.
-
-    Example:
-        >>> rotate(torch.tensor([[1.0, 0.0]]), torch.tensor([1]))
-        tensor([[0.5403, 0.8415]])
-    """
-    angles = _angles(positions, features.shape[-1], base, features.dtype)
-    sine, cosine = angles.sin(), angles.cos()
-    first, second = features[..., 0::2], features[..., 1::2]
-    turned = torch.stack(
-        [first * cosine - second * sine, first * sine + second * cosine], -1
-    )
-    return turned.flatten(-2).to(features.dtype)
 
 
 class SinusoidalPositions(nn.Module):
@@ -129,6 +111,8 @@ class SinusoidalPositions(nn.Module):
     Example:
         >>> SinusoidalPositions(4)(torch.zeros(1, 2, 4), offset=1)[0, 0]
         tensor([0.8415, 0.5403, 0.0100, 0.9999])
+
+    Built in :ref:`section 7.2 <sec-position>`.
     """
 
     def __init__(self, d_model: int, *, base: float = 10000.0) -> None:
@@ -167,6 +151,8 @@ class LearnedPositions(nn.Module):
         >>> positions = LearnedPositions(5, 4)
         >>> positions(torch.zeros(1, 2, 4)).shape
         torch.Size([1, 2, 4])
+
+    Built in :ref:`section 7.3 <sec-rotary>`.
     """
 
     def __init__(self, max_length: int, d_model: int) -> None:
@@ -195,6 +181,48 @@ class LearnedPositions(nn.Module):
         return features + self.table.weight[offset:end]
 
 
+def rotate(
+    features: Float[Tensor, "*batch T width"],
+    positions: Int[Tensor, "*#batch T"],
+    *,
+    base: float = 10000.0,
+) -> Float[Tensor, "*batch T width"]:
+    """Turn each pair of features by an angle that grows with the position.
+
+    Features ``2i`` and ``2i + 1`` are the two coordinates of a plane, and
+    position ``p`` turns it by ``p / base ** (2i / width)``. Lengths stay,
+    and the dot product of two turned vectors depends on their positions
+    through the difference alone.
+
+    Args:
+        features: Queries or keys of a head, ``(..., T, width)``.
+        positions: Numbers of the positions, ``(T,)`` or ``(..., T)``.
+        base: Sets the slowest rotation.
+
+    Returns:
+        The turned features, in the type of ``features``.
+
+    Raises:
+        ValueError: If the width is odd.
+
+    References:
+        Su et al. (2024), RoFormer, equations 14 to 16 and 34.
+
+    Example:
+        >>> rotate(torch.tensor([[1.0, 0.0]]), torch.tensor([1]))
+        tensor([[0.5403, 0.8415]])
+
+    Built in :ref:`section 7.3 <sec-rotary>`.
+    """
+    angles = _angles(positions, features.shape[-1], base, features.dtype)
+    sine, cosine = angles.sin(), angles.cos()
+    first, second = features[..., 0::2], features[..., 1::2]
+    turned = torch.stack(
+        [first * cosine - second * sine, first * sine + second * cosine], -1
+    )
+    return turned.flatten(-2).to(features.dtype)
+
+
 class RotaryMultiHeadAttention(MultiHeadAttention):
     """Multi-head self-attention that sees distances between positions.
 
@@ -210,6 +238,8 @@ class RotaryMultiHeadAttention(MultiHeadAttention):
         >>> layer = RotaryMultiHeadAttention(d_model=8, num_heads=2)
         >>> layer(torch.randn(3, 5, 8))[0].shape
         torch.Size([3, 5, 8])
+
+    Built in :ref:`section 7.3 <sec-rotary>`.
     """
 
     def project(
@@ -260,6 +290,8 @@ class Residual(nn.Module):
         >>> residual, x = Residual(4), torch.randn(1, 2, 4)
         >>> torch.equal(residual.add(x, torch.zeros_like(x)), x)
         True
+
+    Built in :ref:`section 7.4 <sec-block>`.
     """
 
     def __init__(
@@ -293,7 +325,7 @@ class Residual(nn.Module):
         return total if self.norm_first else self.norm(total)
 
 
-Activation = Literal["relu", "gelu"]
+_Activation = Literal["relu", "gelu"]
 
 
 class FeedForward(nn.Module):
@@ -316,6 +348,8 @@ class FeedForward(nn.Module):
     Example:
         >>> FeedForward(4, 16)(torch.randn(2, 3, 4)).shape
         torch.Size([2, 3, 4])
+
+    Built in :ref:`section 7.4 <sec-block>`.
     """
 
     def __init__(
@@ -323,7 +357,7 @@ class FeedForward(nn.Module):
         d_model: int,
         hidden_dim: int,
         *,
-        activation: Activation = "relu",
+        activation: _Activation = "relu",
         dropout: float = 0.0,
         bias: bool = True,
     ) -> None:
@@ -388,25 +422,6 @@ def _options_of(
     }
 
 
-def _options_for_torch(block: TransformerBlock) -> dict[str, Any]:
-    """Write the settings of a block as PyTorch's layers want them."""
-    if isinstance(block.self_attention, RotaryMultiHeadAttention):
-        raise ValueError(
-            "the block is rotary; PyTorch's layers have no rotary positions"
-        )
-    return {
-        "d_model": block.d_model,
-        "nhead": block.num_heads,
-        "dim_feedforward": block.feed_forward.input_proj.out_features,
-        "dropout": block.self_attention.dropout,
-        "activation": block.feed_forward.activation,
-        "layer_norm_eps": block.self_residual.norm.eps,
-        "norm_first": block.norm_first,
-        "bias": block.feed_forward.input_proj.bias is not None,
-        "device": "meta",  # no random number is drawn
-    }
-
-
 def _copy_parameters(source: nn.Module, target: nn.Module) -> None:
     """Give a linear map or a norm copies of another one's parameters."""
     for name, parameter in source.named_parameters():
@@ -416,7 +431,7 @@ def _copy_parameters(source: nn.Module, target: nn.Module) -> None:
         setattr(target, name, copy)
 
 
-AnyBlock = TypeVar("AnyBlock", bound="TransformerBlock")
+_AnyBlock = TypeVar("_AnyBlock", bound="TransformerBlock")
 
 
 class TransformerBlock(nn.Module):
@@ -439,6 +454,8 @@ class TransformerBlock(nn.Module):
 
     References:
         Vaswani et al. (2017), section 3.1; Xiong et al. (2020) for pre-norm.
+
+    Built in :ref:`section 7.4 <sec-block>`.
     """
 
     _torch_type: ClassVar[type[nn.Module]]
@@ -453,7 +470,7 @@ class TransformerBlock(nn.Module):
         hidden_dim: int | None = None,
         *,
         norm_first: bool = True,
-        activation: Activation = "relu",
+        activation: _Activation = "relu",
         dropout: float = 0.0,
         bias: bool = True,
         norm_eps: float = 1e-5,
@@ -493,9 +510,9 @@ class TransformerBlock(nn.Module):
 
     @classmethod
     def from_torch(
-        cls: type[AnyBlock],
+        cls: type[_AnyBlock],
         module: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer,
-    ) -> AnyBlock:
+    ) -> _AnyBlock:
         """Copy one of PyTorch's layers.
 
         Args:
@@ -554,7 +571,7 @@ class TransformerBlock(nn.Module):
             ValueError: If the block is rotary.
         """
         module = self._torch_type(
-            **_options_for_torch(self), batch_first=batch_first
+            **self._options_for_torch(), batch_first=batch_first
         )
         assert isinstance(
             module, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer
@@ -567,6 +584,25 @@ class TransformerBlock(nn.Module):
             else:
                 _copy_parameters(part, module.get_submodule(theirs))
         return module.train(self.training)
+
+    def _options_for_torch(self) -> dict[str, Any]:
+        """Write the settings as PyTorch's layers want them."""
+        if isinstance(self.self_attention, RotaryMultiHeadAttention):
+            raise ValueError(
+                "the block is rotary; PyTorch's layers have no rotary "
+                "positions"
+            )
+        return {
+            "d_model": self.d_model,
+            "nhead": self.num_heads,
+            "dim_feedforward": self.feed_forward.input_proj.out_features,
+            "dropout": self.self_attention.dropout,
+            "activation": self.feed_forward.activation,
+            "layer_norm_eps": self.self_residual.norm.eps,
+            "norm_first": self.norm_first,
+            "bias": self.feed_forward.input_proj.bias is not None,
+            "device": "meta",  # no random number is drawn
+        }
 
     def _feed(self, states: Tensor) -> Tensor:
         """Apply the last sublayer."""
@@ -586,6 +622,8 @@ class EncoderBlock(TransformerBlock):
         >>> states, weights = block(torch.randn(3, 5, 8), need_weights=True)
         >>> states.shape, weights.shape
         (torch.Size([3, 5, 8]), torch.Size([3, 2, 5, 5]))
+
+    Built in :ref:`section 7.4 <sec-block>`.
     """
 
     _torch_type = nn.TransformerEncoderLayer
@@ -647,6 +685,8 @@ class DecoderBlock(TransformerBlock):
         >>> states.shape, own.shape, cross.shape
         (torch.Size([3, 4, 8]), torch.Size([3, 2, 4, 4]), \
 torch.Size([3, 2, 4, 6]))
+
+    Built in :ref:`section 7.4 <sec-block>`.
     """
 
     _torch_type = nn.TransformerDecoderLayer
@@ -716,7 +756,7 @@ torch.Size([3, 2, 4, 6]))
         return self._feed(states), own_weights, cross_weights
 
 
-PositionKind = Literal["sinusoidal", "learned", "rotary", "none"]
+_PositionKind = Literal["sinusoidal", "learned", "rotary", "none"]
 
 
 class _Embedding(nn.Module):
@@ -726,7 +766,7 @@ class _Embedding(nn.Module):
         self,
         vocabulary_size: int,
         d_model: int,
-        positions: PositionKind,
+        positions: _PositionKind,
         max_length: int,
         dropout: float,
     ) -> None:
@@ -766,10 +806,10 @@ class _Stack(nn.Module):
         num_layers: int,
         *,
         hidden_dim: int | None = None,
-        positions: PositionKind = "sinusoidal",
+        positions: _PositionKind = "sinusoidal",
         max_length: int = 512,
         norm_first: bool = True,
-        activation: Activation = "relu",
+        activation: _Activation = "relu",
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
@@ -833,6 +873,8 @@ class TransformerEncoder(_Stack):
         ...                  torch.tensor([3, 2]))
         >>> memory.states.shape, memory.mask.shape, memory.final
         (torch.Size([2, 3, 8]), torch.Size([2, 1, 3]), None)
+
+    Built in :ref:`section 7.6 <sec-stacks>`.
     """
 
     _block = EncoderBlock
@@ -887,6 +929,8 @@ class LayerState(NamedTuple):
         value: Likewise.
         memory_key: Of the source words, ``(B, H, Ts, d_head)``.
         memory_value: Likewise.
+
+    Built in :ref:`section 7.6 <sec-stacks>`.
     """
 
     key: Float[Tensor, "B heads t d_head"]
@@ -901,6 +945,8 @@ class TransformerState(NamedTuple):
     Attributes:
         mask: The padding mask of the source, ``(B, 1, Ts)``.
         layers: One :class:`LayerState` for each block.
+
+    Built in :ref:`section 7.6 <sec-stacks>`.
     """
 
     mask: Bool[Tensor, "B 1 Ts"]
@@ -927,6 +973,8 @@ class TransformerDecoder(_Stack, Decoder):
         ...                 torch.ones(2, 1, 3, dtype=torch.bool), None)
         >>> decoder(torch.tensor([[1, 5], [1, 4]]), memory).shape
         torch.Size([2, 2, 9])
+
+    Built in :ref:`section 7.6 <sec-stacks>`.
     """
 
     _block = DecoderBlock
@@ -1022,10 +1070,10 @@ def transformer_model(
     num_layers: int = 2,
     *,
     hidden_dim: int | None = None,
-    positions: PositionKind = "sinusoidal",
+    positions: _PositionKind = "sinusoidal",
     max_length: int = 512,
     norm_first: bool = True,
-    activation: Activation = "relu",
+    activation: _Activation = "relu",
     dropout: float = 0.0,
 ) -> Seq2Seq:
     """Build a Transformer that translates the toy corpus.
@@ -1048,6 +1096,8 @@ def transformer_model(
         >>> model = transformer_model(8, 2, 1)
         >>> isinstance(translate(model, "the cat eats fish"), str)
         True
+
+    Built in :ref:`section 7.6 <sec-stacks>`.
     """
     options: dict[str, Any] = {
         "hidden_dim": hidden_dim,
@@ -1082,6 +1132,8 @@ class LanguageModel(_Stack):
         >>> model = LanguageModel(10, d_model=8, num_heads=2, num_layers=1)
         >>> model(torch.tensor([[1, 5, 6]])).shape
         torch.Size([1, 3, 10])
+
+    Built in :ref:`section 7.10 <sec-language-model>`.
     """
 
     _block = EncoderBlock
