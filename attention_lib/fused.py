@@ -186,14 +186,19 @@ def _explicit(
     return dropped @ value.contiguous(), weights
 
 
-def _has_dead_row(alive: Tensor) -> bool:
-    """Tell whether a row lost all its keys, or assume so unseen.
+def _find_dead_rows(keep: Tensor) -> Tensor | None:
+    """Return a column ``(..., 1)``, true where no key is kept, or ``None``.
 
-    Looking at a value stops a compiler and makes the CPU wait for a GPU.
+    The largest byte of a row is found much faster than any ``True`` in it.
+    Whether there is a dead row at all is looked up on the CPU only: it
+    would stop a compiler, and make the CPU wait for a GPU.
     """
-    if torch.compiler.is_compiling() or alive.device.type != "cpu":
-        return True
-    return not bool(alive.all())
+    if keep.shape[-1] == 0:
+        return ~keep.any(dim=-1, keepdim=True)
+    largest = keep.to(torch.uint8).amax(dim=-1, keepdim=True)
+    if torch.compiler.is_compiling() or keep.device.type != "cpu":
+        return largest == 0
+    return None if bool(largest.all()) else largest == 0
 
 
 def _as_four_axes(tensor: Tensor, leading: tuple[int, ...]) -> Tensor:
@@ -202,14 +207,23 @@ def _as_four_axes(tensor: Tensor, leading: tuple[int, ...]) -> Tensor:
     Fused kernels exist for four axes only. Axes of length 1 stay, except
     where several axes have to be merged into one.
     """
-    missing = len(leading) + 2 - tensor.dim()
-    tensor = tensor.reshape(*[1] * missing, *tensor.shape)
-    if len(leading) <= 2:
-        for _ in range(2 - len(leading)):
+    rank = len(leading) + 2
+    if tensor.dim() == rank == 4:
+        return tensor
+    tensor = tensor.reshape(*[1] * (rank - tensor.dim()), *tensor.shape)
+    if rank <= 4:
+        for _ in range(4 - rank):
             tensor = tensor.unsqueeze(-3)
         return tensor
     tensor = tensor.expand(*leading[:-1], *tensor.shape[-3:])
     return tensor.flatten(0, -4)
+
+
+def _expand_leading(tensor: Tensor, leading: tuple[int, ...]) -> Tensor:
+    """Repeat a tensor along leading axes, without copying it."""
+    if tensor.shape[:-2] == leading:
+        return tensor
+    return tensor.expand(*leading, -1, -1)
 
 
 def scaled_dot_product_attention(
@@ -327,17 +341,15 @@ def scaled_dot_product_attention(
     # looks at everything instead, and its result is blanked afterwards.
     dead = None
     if bias is not None:
-        bias = bias.to(precise)
+        bias = bias.to(precise).reshape(bias.shape or (1,))
         if mask is not None:
             bias = torch.where(mask, bias, -math.inf)
-        alive = (bias != -math.inf).any(dim=-1, keepdim=True)
-        if _has_dead_row(alive):
-            dead = ~alive
+        dead = _find_dead_rows(bias != -math.inf)
+        if dead is not None:
             bias = bias.masked_fill(dead, 0.0)
     elif mask is not None:
-        alive = mask.any(dim=-1, keepdim=True)
-        if _has_dead_row(alive):
-            dead = ~alive
+        dead = _find_dead_rows(mask)
+        if dead is not None:
             mask = mask | dead
 
     if not fused:
@@ -356,9 +368,9 @@ def scaled_dot_product_attention(
     assert leading is not None
     attn_mask = mask if bias is None else bias
     context = F.scaled_dot_product_attention(
-        _as_four_axes(query.expand(*leading, -1, -1), leading),
-        _as_four_axes(key.expand(*leading, -1, -1), leading),
-        _as_four_axes(value.expand(*leading, -1, -1), leading),
+        _as_four_axes(_expand_leading(query, leading), leading),
+        _as_four_axes(_expand_leading(key, leading), leading),
+        _as_four_axes(_expand_leading(value, leading), leading),
         attn_mask=(
             None if attn_mask is None else _as_four_axes(attn_mask, leading)
         ),
@@ -366,7 +378,8 @@ def scaled_dot_product_attention(
         is_causal=kernel_causal,
         scale=scale,
     )
-    context = context.reshape(*leading, query_length, value_width)
+    if len(leading) != 2:
+        context = context.reshape(*leading, query_length, value_width)
     if dead is not None:
         context = context.masked_fill(dead, 0.0)
     return context, None

@@ -165,9 +165,10 @@ def causal_mask(
         offset, int | torch.SymInt
     ):
         raise TypeError(f"offset must be an int, got {type(offset).__name__}")
-    query_position = torch.arange(query_length, device=device)[:, None]
-    key_position = torch.arange(key_length, device=device)
-    return key_position <= query_position + offset
+    everything = torch.ones(
+        query_length, key_length, dtype=torch.bool, device=device
+    )
+    return everything.tril(offset)
 
 
 def _from_additive(
