@@ -1,7 +1,26 @@
 """Attention mechanisms, exactly as built in the chapters of the course."""
 
 from attention_lib.attention import attend, masked_softmax
+from attention_lib.fused import scaled_dot_product_attention
 from attention_lib.heads import head_gates, show_heads, show_shapes
+from attention_lib.leaks import (
+    LeakReport,
+    batch_leak,
+    future_leak,
+    influence,
+    order_leak,
+    padding_leak,
+)
+from attention_lib.masks import (
+    causal_mask,
+    from_key_padding_mask,
+    from_mha_mask,
+    from_sdpa_mask,
+    padding_mask,
+    to_key_padding_mask,
+    to_mha_mask,
+    to_sdpa_mask,
+)
 from attention_lib.multihead import (
     KeyValueCache,
     MultiHeadAttention,
@@ -43,6 +62,7 @@ __all__ = [
     "FeedForward",
     "KeyValueCache",
     "LanguageModel",
+    "LeakReport",
     "LearnedPositions",
     "MultiHeadAttention",
     "Residual",
@@ -53,12 +73,23 @@ __all__ = [
     "TransformerEncoder",
     "attend",
     "attention_entropy",
+    "batch_leak",
+    "causal_mask",
     "dot_product_moments",
+    "from_key_padding_mask",
+    "from_mha_mask",
+    "from_sdpa_mask",
+    "future_leak",
     "head_gates",
+    "influence",
     "largest_weight",
     "masked_softmax",
     "merge_heads",
+    "order_leak",
+    "padding_leak",
+    "padding_mask",
     "rotate",
+    "scaled_dot_product_attention",
     "scaled_dot_score",
     "score_variance",
     "show_attention",
@@ -69,5 +100,8 @@ __all__ = [
     "softmax_jacobian",
     "softmax_jacobian_norm",
     "split_heads",
+    "to_key_padding_mask",
+    "to_mha_mask",
+    "to_sdpa_mask",
     "transformer_model",
 ]
