@@ -252,7 +252,7 @@ def hard_alignment(weights: Float[Tensor, "Tt Ts"]) -> set[tuple[int, int]]:
         One link (target index, source index) for each row.
 
     References:
-        Luong, Pham and Manning (2015), section 5.5.
+        Luong, Pham and Manning (2015), section 5.4.
 
     Example:
         >>> sorted(hard_alignment(torch.tensor([[0.2, 0.8], [0.6, 0.4]])))
@@ -296,7 +296,7 @@ def alignment_error_rate(
 
     References:
         Och and Ney (2003), *A Systematic Comparison of Various Statistical
-        Alignment Models*, section 6.
+        Alignment Models*.
 
     Example:
         >>> alignment_error_rate([{(0, 1), (1, 0)}], [{(0, 1), (1, 1)}])
