@@ -1,6 +1,14 @@
 """Attention mechanisms, exactly as built in the chapters of the course."""
 
 from attention_lib.attention import attend, masked_softmax
+from attention_lib.decoder import (
+    AttentionDecoder,
+    AttentionState,
+    alignment_error_rate,
+    attention_model,
+    evaluate_alignment,
+    hard_alignment,
+)
 from attention_lib.fused import scaled_dot_product_attention
 from attention_lib.heads import head_gates, show_heads, show_shapes
 from attention_lib.leaks import (
@@ -37,6 +45,11 @@ from attention_lib.scaling import (
     softmax_jacobian,
     softmax_jacobian_norm,
 )
+from attention_lib.scoring import (
+    AdditiveScore,
+    BilinearScore,
+    dot_score,
+)
 from attention_lib.transformer import (
     DecoderBlock,
     EncoderBlock,
@@ -57,6 +70,10 @@ from attention_lib.transformer import (
 __version__ = "0.1.0"
 
 __all__ = [
+    "AdditiveScore",
+    "AttentionDecoder",
+    "AttentionState",
+    "BilinearScore",
     "DecoderBlock",
     "EncoderBlock",
     "FeedForward",
@@ -71,15 +88,20 @@ __all__ = [
     "TransformerBlock",
     "TransformerDecoder",
     "TransformerEncoder",
+    "alignment_error_rate",
     "attend",
     "attention_entropy",
+    "attention_model",
     "batch_leak",
     "causal_mask",
     "dot_product_moments",
+    "dot_score",
+    "evaluate_alignment",
     "from_key_padding_mask",
     "from_mha_mask",
     "from_sdpa_mask",
     "future_leak",
+    "hard_alignment",
     "head_gates",
     "influence",
     "largest_weight",
