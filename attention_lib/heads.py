@@ -101,8 +101,8 @@ def show_shapes(
             arrowprops={"arrowstyle": "->", "color": COLORS["grey"]},
         )
         ax.text(
-            (x0 + x1) / 2 + 0.06,
-            (y0 + y1) / 2,
+            (x0 + x1) / 2 + (0.06 if x0 == x1 else 0.24),
+            (y0 + y1) / 2 - (0.0 if x0 == x1 else 0.08),
             operation,
             fontsize=9,
             va="center",
