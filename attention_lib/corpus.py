@@ -73,6 +73,7 @@ class Verb(NamedTuple):
     objects: str
 
 
+#: The nouns of the grammar.
 NOUNS = [
     Noun("cat", "cats", "猫", "只", "animal"),
     Noun("dog", "dogs", "狗", "只", "animal"),
@@ -85,6 +86,7 @@ NOUNS = [
     Noun("book", "books", "书", "本", "thing"),
     Noun("flower", "flowers", "花", "朵", "thing"),
 ]
+#: The verbs of the grammar.
 VERBS = [
     Verb("eat", "eats", "吃", "animal person", "food"),
     Verb("chase", "chases", "追", "animal person", "animal"),
@@ -93,6 +95,8 @@ VERBS = [
     Verb("buy", "buys", "买", "person", "animal food thing"),
     Verb("draw", "draws", "画", "person", "animal person food thing"),
 ]
+#: Each English adjective with the Chinese one; the last two are for the
+#: living only.
 ADJECTIVES = {
     "big": "大",
     "small": "小",
@@ -101,7 +105,9 @@ ADJECTIVES = {
     "clever": "聪明",
     "quiet": "安静",
 }
+#: Each English number with the Chinese one.
 NUMBERS = {"a": "一", "two": "两", "three": "三"}
+#: Each English conjunction with the Chinese one.
 CONJUNCTIONS = {"and": "而且", "but": "但是", "so": "所以", "because": "因为"}
 
 
@@ -109,7 +115,7 @@ CONJUNCTIONS = {"and": "而且", "but": "但是", "so": "所以", "because": "�
 class Pair:
     """A sentence, its translation, and the links between their words.
 
-    Attributes:
+    Args:
         source: The English words.
         target: The Chinese words.
         alignment: For each link the index of the Chinese word and the index
@@ -253,6 +259,7 @@ def make_pair(rng: random.Random, clauses: int = 1) -> Pair:
     )
 
 
+#: The pronunciation of every Chinese word.
 PINYIN = {
     "猫": "māo",
     "狗": "gǒu",
@@ -373,6 +380,7 @@ def sample_pairs(
     return list(pairs.values())
 
 
+#: The number of filler, begin, end and unknown word.
 PAD, BOS, EOS, UNK = range(4)
 
 
@@ -423,6 +431,7 @@ def _unique(words: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(words))
 
 
+#: The English words, numbered.
 ENGLISH = Vocabulary(
     _unique(
         [
@@ -436,6 +445,7 @@ ENGLISH = Vocabulary(
         ]
     )
 )
+#: The Chinese words, numbered.
 CHINESE = Vocabulary(PINYIN)
 
 
@@ -474,7 +484,7 @@ def tokenize_chinese(text: str) -> list[str]:
 class Batch:
     """Sentences of different lengths in tensors of one shape.
 
-    Attributes:
+    Args:
         source: English words and ``EOS``, then padding, (B, Tk).
         source_lengths: Words in each source with ``EOS``, (B,).
         target_input: ``BOS`` and Chinese words: what the decoder reads,

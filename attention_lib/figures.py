@@ -22,6 +22,7 @@ __all__ = [
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+#: The colours of the book, by role or by name.
 COLORS = {
     "query": "#0072B2",  # blue
     "key": "#D55E00",  # vermillion

@@ -68,7 +68,7 @@ T = TypeVar("T")
 class Memory(NamedTuple):
     """What an encoder hands to a decoder.
 
-    Attributes:
+    Args:
         states: One vector for each source word, (B, Tk, d); padded places
             hold zeros.
         mask: True at the words, False at the padding, (B, 1, Tk).
@@ -392,7 +392,7 @@ def _progress(
 class TrainingLog:
     """What happened in a training run.
 
-    Attributes:
+    Args:
         losses: The loss of each step, in nats per target word.
         seconds: How long the run took.
 
@@ -631,7 +631,7 @@ def translate(model: Seq2Seq, text: str, *, max_length: int = 100) -> str:
 class Hypothesis(NamedTuple):
     """One translation found by :func:`beam_search`.
 
-    Attributes:
+    Args:
         tokens: The word numbers, the final ``EOS`` included.
         log_probability: The sum of the log-probabilities of the words.
         score: The log-probability, divided by a power of the length.
@@ -724,7 +724,7 @@ def beam_search(
 class Scores(NamedTuple):
     """How good some translations are.
 
-    Attributes:
+    Args:
         exact: Share of sentences in which every word and the end are right.
         token: Share of reference words (``EOS`` counts as one) that stand at
             the same place in the translation.
