@@ -1,8 +1,9 @@
 """Compare two implementations in one run and print the ratios.
 
-The two take turns, so that a change in the machine's speed meets both, and
-the ratio is that of the medians. A bar that is missed is shown, not failed:
-a busy machine is no fault of the code.
+The two take turns, and each turn gives a ratio, so that a change in the
+machine's speed meets both. The median of these ratios is printed beside its
+bar. A bar that is missed is shown, not failed: a busy machine is no fault of
+the code.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ class Ratio(NamedTuple):
     name: str
     ours: float
     theirs: float
+    ratio: float
     bar: float
 
 
@@ -51,12 +53,14 @@ def compare(benchmark):
         theirs()
         benchmark.group = name.partition(",")[0]
         benchmark.pedantic(ours, setup=other_first, rounds=rounds)
-        median = statistics.median(times)
-        ratio = Ratio(name, benchmark.stats.stats.median, median, bar)
-        benchmark.extra_info["ratio"] = ratio.ours / ratio.theirs
-        benchmark.extra_info["bar"] = bar
-        RATIOS.append(ratio)
-        return ratio.ours / ratio.theirs
+        own = benchmark.stats.stats.data
+        ratio = statistics.median(
+            mine / other for mine, other in zip(own, times, strict=True)
+        )
+        medians = statistics.median(own), statistics.median(times)
+        RATIOS.append(Ratio(name, *medians, ratio, bar))
+        benchmark.extra_info.update(ratio=ratio, bar=bar)
+        return ratio
 
     return measure
 
@@ -71,9 +75,8 @@ def pytest_terminal_summary(terminalreporter):
     width = max(len(line.name) for line in RATIOS)
     write(f"{'':{width}}  ours/ms  theirs/ms  ratio   bar")
     for line in RATIOS:
-        ratio = line.ours / line.theirs
         write(
             f"{line.name:{width}}  {line.ours * 1e3:7.1f}  "
-            f"{line.theirs * 1e3:9.1f}  {ratio:5.2f}  {line.bar:4.2f}"
-            + ("" if ratio <= line.bar else "  over")
+            f"{line.theirs * 1e3:9.1f}  {line.ratio:5.2f}  {line.bar:4.2f}"
+            + ("" if line.ratio <= line.bar else "  over")
         )
