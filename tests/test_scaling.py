@@ -123,7 +123,7 @@ def test_a_learned_scale_for_each_head_gets_a_gradient():
 
 def test_a_scale_of_another_precision_keeps_the_type_of_the_scores():
     query = torch.randn(TQ, D)
-    scale = torch.tensor(0.5, dtype=torch.float64)
+    scale = torch.full((1, 1), 0.5, dtype=torch.float64)
     assert scaled_dot_score(query, query, scale=scale).dtype == torch.float32
     wide = scaled_dot_score(
         query.double(), query.double(), scale=scale.float()
