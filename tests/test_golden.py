@@ -5,7 +5,6 @@ compute it; each case is checked in every way that takes its parameters.
 """
 
 import json
-import math
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ from attention_lib import reference
 from attention_lib.attention import attend, masked_softmax
 from attention_lib.fused import scaled_dot_product_attention
 from attention_lib.masks import causal_mask, padding_mask
+from attention_lib.scaling import scaled_dot_score
 from attention_lib.scoring import AdditiveScore, dot_score
 
 CASES = json.loads(
@@ -67,7 +67,7 @@ def score_of(case):
     if params["score"] == "dot":
         return dot_score
     if params["score"] == "scaled_dot":
-        return lambda q, k: dot_score(q, k) / math.sqrt(width)
+        return scaled_dot_score
     # Additive without projections: the projections are the identity.
     score = AdditiveScore(width, width, width).double()
     identity = torch.eye(width) * params.get("inner_scale", 1.0)
