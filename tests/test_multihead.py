@@ -13,6 +13,13 @@ from hypothesis import strategies as st
 from torch import nn
 
 from attention_lib import reference
+from attention_lib.leaks import (
+    batch_leak,
+    future_leak,
+    order_leak,
+    padding_leak,
+)
+from attention_lib.masks import padding_mask
 from attention_lib.multihead import (
     KeyValueCache,
     MultiHeadAttention,
@@ -651,6 +658,39 @@ def test_a_sample_does_not_depend_on_its_batch_or_on_its_padding():
         torch.testing.assert_close(
             together[1], layer(long)[0][0], rtol=1e-12, atol=1e-12
         )
+
+
+@pytest.mark.parametrize("need_weights", [True, False])
+@pytest.mark.parametrize("kv_heads", [1, 3])
+def test_no_detector_of_the_book_finds_a_leak(need_weights, kv_heads):
+    layer = layer_with_biases(6, 3, num_kv_heads=kv_heads)
+    x = torch.randn(3, 5, 6, dtype=F64)
+    query = torch.randn(3, 2, 6, dtype=F64)
+    lengths = [5, 3, 1]
+    mask = padding_mask(lengths)
+
+    def attend(inputs, key=None, **options):
+        return layer(inputs, key, need_weights=need_weights, **options)[0]
+
+    def causal(inputs):
+        return attend(inputs, is_causal=True)
+
+    def masked(inputs):
+        return attend(inputs, mask=mask)
+
+    def cross(memory):
+        return attend(query, memory, mask=mask)
+
+    assert not future_leak(causal, x)
+    assert not future_leak(causal, x, method="gradient")
+    assert not padding_leak(masked, x, lengths)
+    assert not padding_leak(cross, x, lengths, rows="all")
+    assert not batch_leak(masked, x)
+    assert not order_leak(attend, x, moves=True)
+    assert not order_leak(cross, x, lengths=lengths)
+    assert future_leak(attend, x)  # and they do find what is there
+    assert padding_leak(attend, x, lengths)
+    assert order_leak(causal, x, moves=True)
 
 
 @pytest.mark.parametrize("need_weights", [True, False])
