@@ -380,8 +380,14 @@ def sample_pairs(
     return list(pairs.values())
 
 
-#: The number of filler, begin, end and unknown word.
-PAD, BOS, EOS, UNK = range(4)
+#: The number of the filler after a sentence.
+PAD = 0
+#: The number of the mark at which a decoder begins.
+BOS = 1
+#: The number of the mark at the end of a sentence.
+EOS = 2
+#: The number of any word that is not in the vocabulary.
+UNK = 3
 
 
 class Vocabulary:

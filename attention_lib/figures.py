@@ -49,7 +49,7 @@ def use_book_style() -> None:
     Built in :ref:`section 1 <ch-seq2seq>`.
     """
     import matplotlib as mpl
-    from cycler import cycler
+    from matplotlib.rcsetup import cycler
 
     methods = ("query", "key", "value", "orange", "pink", "sky", "black")
     mpl.rcParams.update(
