@@ -30,9 +30,9 @@ __all__ = [
 
 
 class AttentionState(NamedTuple):
-    """State of an :class:`AttentionDecoder`.
+    """State of an :class:`~attention_lib.decoder.AttentionDecoder`.
 
-    Attributes:
+    Args:
         hidden: The recurrent state, (B, h).
         memory: What the encoder wrote; the same at every step.
 
@@ -63,7 +63,7 @@ class AttentionDecoder(Decoder):
         embedding_dim: Width of a word vector.
         hidden_dim: Width of the state, and so of the queries.
         score: Compares queries ``(B, Tq, hidden_dim)`` with keys
-            ``(B, Ts, memory_dim)``; if a module, it is trained too.
+            ``(B, Tk, memory_dim)``; if a module, it is trained too.
         memory_dim: Width of the encoder's states; ``hidden_dim`` if not
             given.
         final_dim: Width of the encoder's final vector, which sets the first
@@ -140,14 +140,14 @@ class AttentionDecoder(Decoder):
         return logits[:, 0], state
 
     def forward(
-        self, target_input: Int[Tensor, "B Tt"], memory: Memory
-    ) -> Float[Tensor, "B Tt V"]:
+        self, target_input: Int[Tensor, "B Tq"], memory: Memory
+    ) -> Float[Tensor, "B Tq V"]:
         """Score every next word, given the true words before it."""
         return self._run(target_input, self.start(memory))[0]
 
     def attention_weights(
-        self, target_input: Int[Tensor, "B Tt"], memory: Memory
-    ) -> Float[Tensor, "B Tt Ts"]:
+        self, target_input: Int[Tensor, "B Tq"], memory: Memory
+    ) -> Float[Tensor, "B Tq Tk"]:
         """Say where the decoder looks for every next word.
 
         Row ``t`` belongs to the word that follows ``target_input[:, t]``,
@@ -242,11 +242,11 @@ def attention_model(
     return Seq2Seq(encoder, decoder)
 
 
-def hard_alignment(weights: Float[Tensor, "Tt Ts"]) -> set[tuple[int, int]]:
+def hard_alignment(weights: Float[Tensor, "Tq Tk"]) -> set[tuple[int, int]]:
     """Link every target word to the source word with the largest weight.
 
     Args:
-        weights: One sentence's weights, (Tt, Ts): a row per target word.
+        weights: One sentence's weights, (Tq, Tk): a row per target word.
 
     Returns:
         One link (target index, source index) for each row.
@@ -262,7 +262,7 @@ def hard_alignment(weights: Float[Tensor, "Tt Ts"]) -> set[tuple[int, int]]:
     """
     if weights.dim() != 2:
         raise ValueError(
-            "weights must be those of one sentence, (Tt, Ts), got shape "
+            "weights must be those of one sentence, (Tq, Tk), got shape "
             f"{tuple(weights.shape)}"
         )
     if weights.shape[0] and not weights.shape[1]:
