@@ -91,7 +91,7 @@ def show_shapes(
         ("merged", "output", "output_proj"),
     ]
     if ax is None:
-        ax = plt.subplots(figsize=(6.2, 6.0))[1]
+        ax = plt.subplots(figsize=(5.2, 6.0))[1]
     for start, end, operation in steps:
         (x0, y0), (x1, y1) = stations[start], stations[end]
         ax.annotate(
@@ -124,32 +124,6 @@ def show_shapes(
     ax.set_ylim(-1.4, 5.4)
     ax.axis("off")
     return ax
-
-
-def attention_entropy(
-    weights: Float[Tensor, "*batch Tq Tk"],
-) -> Float[Tensor, "*batch Tq"]:
-    """Measure how widely each query spreads its weights, in nats.
-
-    The entropy is 0 with all weight on one key and ``log(n)`` with equal
-    weights on ``n`` keys, so its exponential counts keys. A dead row, with
-    no weight at all, has the entropy 0.
-
-    Args:
-        weights: Attention weights, ``(*batch, Tq, Tk)``.
-
-    Returns:
-        One number for each row, ``(*batch, Tq)``.
-
-    Example:
-        >>> rows = torch.tensor([[1.0, 0.0], [0.5, 0.5]])
-        >>> attention_entropy(rows).exp().tolist()
-        [1.0, 2.0]
-
-    Built in :ref:`section 6.8 <sec-what-heads-see>`.
-    """
-    entropy: Tensor = torch.special.entr(weights).sum(dim=-1)
-    return entropy
 
 
 def show_heads(
@@ -227,6 +201,32 @@ def show_heads(
     if heads:
         figure.colorbar(mesh, ax=axes, label="weight", shrink=0.6)
     return figure
+
+
+def attention_entropy(
+    weights: Float[Tensor, "*batch Tq Tk"],
+) -> Float[Tensor, "*batch Tq"]:
+    """Measure how widely each query spreads its weights, in nats.
+
+    The entropy is 0 with all weight on one key and ``log(n)`` with equal
+    weights on ``n`` keys, so its exponential counts keys. A dead row, with
+    no weight at all, has the entropy 0.
+
+    Args:
+        weights: Attention weights, ``(*batch, Tq, Tk)``.
+
+    Returns:
+        One number for each row, ``(*batch, Tq)``.
+
+    Example:
+        >>> rows = torch.tensor([[1.0, 0.0], [0.5, 0.5]])
+        >>> attention_entropy(rows).exp().tolist()
+        [1.0, 2.0]
+
+    Built in :ref:`section 6.8 <sec-what-heads-see>`.
+    """
+    entropy: Tensor = torch.special.entr(weights).sum(dim=-1)
+    return entropy
 
 
 @contextmanager
