@@ -56,11 +56,16 @@ What checks the answers to the exercises.
 
 
 class Name(NamedTuple):
-    """A public name: what it is and its one-line summary."""
+    """A public name: what it is, its one-line summary, and its fields.
+
+    Only a NamedTuple has fields: they are in its docstring, and what Python
+    says about them by itself ("Alias for field number 0") says nothing.
+    """
 
     name: str
     kind: str
     summary: str
+    fields: tuple[str, ...] = ()
 
 
 class Module(NamedTuple):
@@ -72,12 +77,21 @@ class Module(NamedTuple):
     names: list[Name]
 
 
-def summary(docstring: str | None) -> str:
-    """Return the first paragraph of a docstring as MyST Markdown."""
+def summary(docstring: str | None, module: str, own: set[str]) -> str:
+    """Return the first paragraph of a docstring as MyST Markdown.
+
+    A role may name one of the module's own objects without the module.
+    """
     first = (docstring or "").strip().split("\n\n")[0]
     text = re.sub(r":math:`([^`]+)`", r"$\1$", " ".join(first.split()))
-    text = ROLE.sub(r"{py:\1}`\2`", text)
-    return text.replace("``", "`")
+
+    def reference(match: re.Match[str]) -> str:
+        role, target = match.groups()
+        if target in own:
+            target = f"~attention_lib.{module}.{target}"
+        return f"{{py:{role}}}`{target}`"
+
+    return ROLE.sub(reference, text).replace("``", "`")
 
 
 def comments(source: str) -> dict[str, str]:
@@ -89,18 +103,30 @@ def comments(source: str) -> dict[str, str]:
     }
 
 
-def public_names(source: str) -> list[Name]:
+def fields(node: ast.ClassDef) -> tuple[str, ...]:
+    """Return the fields of a NamedTuple, nothing for other classes."""
+    if "NamedTuple" not in {ast.unparse(base) for base in node.bases}:
+        return ()
+    return tuple(
+        each.target.id
+        for each in node.body
+        if isinstance(each, ast.AnnAssign)
+        and isinstance(each.target, ast.Name)
+    )
+
+
+def public_names(module: str, source: str) -> list[Name]:
     """Return the names in ``__all__``, in the order of their definition."""
-    tree = ast.parse(source)
     listed: list[str] = []
-    defined: list[tuple[str, str, str | None]] = []
+    defined: list[tuple[str, str, str | None, tuple[str, ...]]] = []
     described = comments(source)
-    for node in tree.body:
+    for node in ast.parse(source).body:
         match node:
             case ast.FunctionDef(name=name):
-                defined.append((name, "func", ast.get_docstring(node)))
+                defined.append((name, "func", ast.get_docstring(node), ()))
             case ast.ClassDef(name=name):
-                defined.append((name, "class", ast.get_docstring(node)))
+                text = ast.get_docstring(node)
+                defined.append((name, "class", text, fields(node)))
             case (
                 ast.Assign(targets=[ast.Name(id=name)], value=value)
                 | ast.AnnAssign(target=ast.Name(id=name), value=value)
@@ -108,10 +134,10 @@ def public_names(source: str) -> list[Name]:
                 if name == "__all__":
                     listed = ast.literal_eval(value)
                 else:
-                    defined.append((name, "data", described.get(name)))
+                    defined.append((name, "data", described.get(name), ()))
     return [
-        Name(name, kind, summary(docstring))
-        for name, kind, docstring in defined
+        Name(name, kind, summary(docstring, module, set(listed)), parts)
+        for name, kind, docstring, parts in defined
         if name in listed
     ]
 
@@ -139,8 +165,10 @@ def modules() -> list[Module]:
         label = LABEL.search("\n".join(cells))
         if label is None:
             raise ValueError(f"{chapter}.ipynb has no label (ch-…)=")
-        text = summary(ast.get_docstring(ast.parse(source)))
-        module = Module(path.stem, label[1], text, public_names(source))
+        names = public_names(path.stem, source)
+        docstring = ast.get_docstring(ast.parse(source))
+        text = summary(docstring, path.stem, {name.name for name in names})
+        module = Module(path.stem, label[1], text, names)
         found.append(((chapter, place), module))
     return [module for _, module in sorted(found)]
 
@@ -155,7 +183,7 @@ def section(module: Module) -> str:
         f"{module.summary} Built in {{ref}}`{module.chapter}`.",
         "",
     ]
-    for name, kind, text in module.names:
+    for name, kind, text, _ in module.names:
         entry = f"- {{py:{kind}}}`~{full}.{name}`"
         lines.append(f"{entry}: {text}" if text else entry)
     directives = {
@@ -164,9 +192,11 @@ def section(module: Module) -> str:
         "data": [".. autodata:: {}", "   :no-value:"],
     }
     lines += ["", "```{eval-rst}", f".. py:module:: {full}"]
-    for name, kind, _ in module.names:
+    for name, kind, _, parts in module.names:
         lines.append("")
         lines += [line.format(f"{full}.{name}") for line in directives[kind]]
+        if parts:
+            lines.append(f"   :exclude-members: {', '.join(parts)}")
     return "\n".join([*lines, "```", ""])
 
 
