@@ -386,22 +386,38 @@ def load(name):
     return module
 
 
+API = {
+    name: text
+    for name, text in FILES.items()
+    if re.match(r"chapters/api(/\w+)?\.md$", name)
+}
+
+
 def test_the_api_reference_is_what_the_docstrings_say():
-    assert FILES["chapters/api.md"] == load("api").page(), (
+    fresh = load("api").pages()
+    assert {f"chapters/{name}": text for name, text in fresh.items()} == API, (
         "stale; run: python tools/api.py"
     )
 
 
 def test_the_api_reference_lists_every_public_name_of_the_book():
-    """Independent of how the page is made: from the imported modules."""
+    """Independent of how the pages are made: from the imported modules."""
     contents = FILES["_toc.yml"]
     listed = set(
         re.findall(
             r"^\.\. auto\w+:: attention_lib\.(\S+)$",
+            "\n".join(API.values()),
+            re.MULTILINE,
+        )
+    )
+    indexed = set(
+        re.findall(
+            r"^- \{py:\w+\}`~attention_lib\.([\w.]+)`",
             FILES["chapters/api.md"],
             re.MULTILINE,
         )
     )
+    assert indexed == listed
     expected = {"exercises.check"}
     for path in sorted((ROOT / "attention_lib").glob("*.py")):
         origin = re.search(r"(\w+)\.ipynb", path.read_text("utf-8")[:200])

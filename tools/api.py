@@ -1,10 +1,11 @@
-"""Write the API reference, ``chapters/api.md``, from the package.
+"""Write the API reference from the package.
 
-Each module that a chapter of the book exports gets a section: what it holds,
-a line for each public name, and directives that bring in the docstrings.
+``chapters/api.md`` lists every public name with a line each; each module that
+a chapter of the book exports has a page, ``chapters/api/NAME.md``, with
+directives that bring in the docstrings.
 
-    python tools/api.py              write the page
-    python tools/api.py --check      fail if writing would change it
+    python tools/api.py              write the pages
+    python tools/api.py --check      fail if writing would change one
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ SOURCE = re.compile(r"# Written by \S+ from (?:chapters/)?(\w+)\.ipynb")
 LABEL = re.compile(r"^\((ch-[\w-]+)\)=\s*$", re.MULTILINE)
 ROLE = re.compile(r":(?:py:)?(func|class|meth|mod|data|obj):`([^`]+)`")
 
-HEAD = """\
+NOTE = "% Written by tools/api.py. To change a text, change the docstring.\n"
+HEAD = f"""\
 (ch-api)=
 # API reference
 
 Everything public in `attention_lib`, module by module, in the order of the
-chapters that build it. The text below is the docstrings' own; each ends with
-a link to the section that explains the code line by line. The notation of
-shapes is that of {ref}`ch-notation`.
+chapters that build it. Each entry ends with a link to the section that
+explains the code line by line. Shapes are written as in {{ref}}`ch-notation`.
 
 The names used most can be imported from the package itself:
 
@@ -37,21 +38,26 @@ The names used most can be imported from the package itself:
 from attention_lib import attend, masked_softmax
 ```
 
-% Written by tools/api.py. To change a text, change the docstring.
-"""
-EXERCISES = """\
+{NOTE}"""
+EXERCISES = f"""\
 (api-exercises)=
-## `attention_lib.exercises`
+# `attention_lib.exercises`
 
 What checks the answers to the exercises.
 
-- {py:func}`~attention_lib.exercises.check`: Print a verdict on an answer.
-
-```{eval-rst}
+{NOTE}
+```{{eval-rst}}
 .. py:module:: attention_lib.exercises
 
 .. autofunction:: attention_lib.exercises.check
 ```
+"""
+EXERCISES_INDEX = """\
+## {ref}`attention_lib.exercises <api-exercises>`
+
+What checks the answers to the exercises.
+
+- {py:func}`~attention_lib.exercises.check`: Print a verdict on an answer.
 """
 
 
@@ -173,12 +179,12 @@ def modules() -> list[Module]:
     return [module for _, module in sorted(found)]
 
 
-def section(module: Module) -> str:
-    """Return one module's part of the page."""
+def index_entry(module: Module) -> str:
+    """Return one module's part of the first page."""
     full = f"attention_lib.{module.name}"
+    label = f"api-{module.name.replace('_', '-')}"
     lines = [
-        f"(api-{module.name.replace('_', '-')})=",
-        f"## `{full}`",
+        f"## {{ref}}`{full} <{label}>`",
         "",
         f"{module.summary} Built in {{ref}}`{module.chapter}`.",
         "",
@@ -186,12 +192,27 @@ def section(module: Module) -> str:
     for name, kind, text, _ in module.names:
         entry = f"- {{py:{kind}}}`~{full}.{name}`"
         lines.append(f"{entry}: {text}" if text else entry)
+    return "\n".join([*lines, ""])
+
+
+def module_page(module: Module) -> str:
+    """Return the page of one module, with all its docstrings."""
+    full = f"attention_lib.{module.name}"
+    lines = [
+        f"(api-{module.name.replace('_', '-')})=",
+        f"# `{full}`",
+        "",
+        f"{module.summary} Built in {{ref}}`{module.chapter}`.",
+        "",
+        NOTE,
+        "```{eval-rst}",
+        f".. py:module:: {full}",
+    ]
     directives = {
         "func": [".. autofunction:: {}"],
         "class": [".. autoclass:: {}", "   :members:"],
         "data": [".. autodata:: {}", "   :no-value:"],
     }
-    lines += ["", "```{eval-rst}", f".. py:module:: {full}"]
     for name, kind, _, parts in module.names:
         lines.append("")
         lines += [line.format(f"{full}.{name}") for line in directives[kind]]
@@ -200,27 +221,43 @@ def section(module: Module) -> str:
     return "\n".join([*lines, "```", ""])
 
 
-def page() -> str:
-    """Return the text of the page."""
-    parts = [HEAD, *(section(module) for module in modules()), EXERCISES]
-    return "\n".join(parts)
+def pages() -> dict[str, str]:
+    """Return the text of each page, by its path below ``chapters``."""
+    found = modules()
+    index = [HEAD, *map(index_entry, found), EXERCISES_INDEX]
+    return {
+        "api.md": "\n".join(index),
+        "api/exercises.md": EXERCISES,
+        **{f"api/{each.name}.md": module_page(each) for each in found},
+    }
 
 
 def main() -> int:
-    """Write the page, or compare it."""
+    """Write the pages, or compare them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true")
-    path = ROOT / "chapters" / "api.md"
-    fresh = page()
-    old = path.read_text("utf-8") if path.exists() else ""
-    if parser.parse_args().check:
-        if old != fresh:
-            print("chapters/api.md is stale; run: python tools/api.py")
-        return int(old != fresh)
-    if old != fresh:
-        path.write_text(fresh, encoding="utf-8")
-    print(f"api: {path.relative_to(ROOT)}")
-    return 0
+    check = parser.parse_args().check
+    folder = ROOT / "chapters"
+    fresh = pages()
+    old = {
+        path.relative_to(folder).as_posix(): path.read_text("utf-8")
+        for path in [folder / "api.md", *sorted(folder.glob("api/*.md"))]
+        if path.exists()
+    }
+    stale = sorted(
+        name for name in fresh | old if fresh.get(name) != old.get(name)
+    )
+    for name in stale:
+        if check:
+            print(f"chapters/{name} is stale; run: python tools/api.py")
+        elif name in fresh:
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).write_text(fresh[name], encoding="utf-8")
+        else:
+            (folder / name).unlink()
+    if not check:
+        print(f"api: {len(fresh)} pages, {len(stale)} changed")
+    return int(check and bool(stale))
 
 
 if __name__ == "__main__":
