@@ -143,7 +143,8 @@ def _check_inputs(query: Tensor, key: Tensor, value: Tensor) -> None:
             f"{tuple(value.shape)} has {value.shape[-2]}"
         )
     try:
-        torch.broadcast_shapes(*(t.shape[:-2] for t in named.values()))
+        leading = [t.shape[:-2] for t in named.values()]
+        torch.broadcast_shapes(*leading)  # type: ignore[no-untyped-call]
     except RuntimeError:
         shapes = [f"{name} {tuple(t.shape)}" for name, t in named.items()]
         raise ValueError(

@@ -204,6 +204,7 @@ class _Outcome:
     result: Any
     error: str = ""
     changed: str = ""
+    stub: bool = False
 
 
 def _run(exercise: Exercise, answer: Any, case: Case) -> _Outcome:
@@ -222,7 +223,7 @@ def _run(exercise: Exercise, answer: Any, case: Case) -> _Outcome:
             np.random.seed(0)  # noqa: NPY002
             result = call(answer, *args, **kwargs)
     except NotImplementedError:
-        return _Outcome(None)
+        return _Outcome(None, stub=True)
     except (Exception, SystemExit) as error:
         return _Outcome(None, error=_describe_error(error))
     finally:
@@ -451,6 +452,8 @@ def _judge_open(exercise: Exercise, answer: Any) -> Verdict:
     """Ask the exercise's own judge."""
     assert exercise.judge is not None
     outcome = _run(Exercise(exercise.name), exercise.judge, Case(answer))
+    if outcome.stub:
+        return Verdict("not attempted", f"{exercise.name}: not attempted yet.")
     if outcome.error:
         told = f"Trying your answer gives {outcome.error}"
     elif outcome.result is None:
