@@ -253,6 +253,14 @@ def test_an_unknown_name_lists_near_ones(name):
         assert "02-softmax" in verdict.text
 
 
+def test_a_stub_is_not_attempted_under_a_judge_either():
+    def stub(x):
+        raise NotImplementedError
+
+    register(Exercise("99-stub", judge=lambda answer: answer(1)))
+    assert _core.evaluate("99-stub", stub).status == "not attempted"
+
+
 def test_a_judge_may_say_anything_and_may_fail():
     def judge(answer):
         return None if answer[0] > 0 else "It must be positive."
