@@ -43,6 +43,7 @@ lab: $(READY) ## open the chapters in JupyterLab
 
 export: $(READY) ## write attention_lib from the chapters' exported cells
 	$(BIN)/python tools/export.py
+	$(BIN)/python tools/api.py
 
 execute: $(READY) ## run chapters in place (all, or CHAPTER=02)
 	PYTHONPATH=$(CURDIR) $(BIN)/python tools/execute.py $(CHAPTER)
