@@ -341,7 +341,13 @@ def test_the_wheel_holds_the_package_and_its_types_and_nothing_else(wheel):
     names = wheel.namelist()
     assert "attention_lib/py.typed" in names
     assert any(name.startswith("attention_lib/exercises/") for name in names)
-    assert any(name.endswith("fonts/OFL.txt") for name in names)
+    fonts = {
+        path.name
+        for path in (ROOT / "attention_lib" / "fonts").iterdir()
+        if path.suffix in (".otf", ".txt")
+    }
+    assert len(fonts) >= 2
+    assert {f"attention_lib/fonts/{name}" for name in fonts} <= set(names)
     tops = {name.split("/")[0] for name in names}
     version = attention_lib.__version__
     assert tops == {"attention_lib", f"attention_lib-{version}.dist-info"}
