@@ -64,7 +64,7 @@ test: $(READY) ## check everything that the book promises
 	TQDM_DISABLE=1 PYTHONPATH=$(CURDIR) \
 	  $(BIN)/python -m pytest -n 2 --dist loadfile \
 	  --nbval --nbval-sanitize-with tests/nbval_sanitize.cfg \
-	  --nbval-cell-timeout 600 chapters
+	  --nbval-cell-timeout 1500 chapters
 	@echo "[5/6] the book builds without a warning"
 	$(BIN)/python tools/build.py --clean
 	@echo "[6/6] every page in a browser, offline"
