@@ -7,4 +7,9 @@ document.addEventListener("DOMContentLoaded", () => {
     stand_in.hidden = true;
     document.body.append(stand_in);
   }
+  // The arrows that unfold parts of the contents have no name.
+  for (const arrow of document.querySelectorAll("nav summary")) {
+    const link = arrow.closest("li")?.querySelector("a");
+    arrow.setAttribute("aria-label", `Pages below ${link?.textContent.trim()}`);
+  }
 });

@@ -24,7 +24,6 @@ PAGES = sorted(
     if "_static" not in path.parts
 )
 WIDTHS = {"wide": 1280, "phone": 375}
-# Two pages are made of code alone and may scroll in a listing only.
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
 
 
@@ -45,6 +44,7 @@ def address():
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}/"
     server.shutdown()
+    server.server_close()
 
 
 @pytest.fixture(scope="session")
@@ -204,11 +204,11 @@ def test_links_lead_somewhere(name):
         link = tag.get("href") or tag.get("src")
         if not link or link == "#" or link.startswith(("data:", "mailto:")):
             continue
-        absolute = urljoin(f"book:///{name}", link)
+        absolute = urljoin(f"http://book/{name}", link)
         if link.startswith(("http:", "https:", "//")):
             continue
         path, anchor = urldefrag(absolute)
-        path = unquote(path.removeprefix("book:///").split("?")[0])
+        path = unquote(path.removeprefix("http://book/").split("?")[0])
         target = SITE / (path or name)
         if not target.is_file() or (
             anchor
