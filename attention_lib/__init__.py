@@ -30,7 +30,7 @@ from attention_lib.masks import (
     to_sdpa_mask,
 )
 from attention_lib.multihead import (
-    KeyValueCache,
+    KVCache,
     MultiHeadAttention,
     merge_heads,
     split_heads,
@@ -77,7 +77,7 @@ __all__ = [
     "DecoderBlock",
     "EncoderBlock",
     "FeedForward",
-    "KeyValueCache",
+    "KVCache",
     "LanguageModel",
     "LeakReport",
     "LearnedPositions",

@@ -18,7 +18,7 @@ from torch.amp.autocast_mode import is_autocast_available
 from attention_lib.fused import scaled_dot_product_attention
 
 __all__ = [
-    "KeyValueCache",
+    "KVCache",
     "MultiHeadAttention",
     "merge_heads",
     "split_heads",
@@ -84,7 +84,7 @@ def merge_heads(
 
 
 @runtime_checkable
-class KeyValueCache(Protocol):
+class KVCache(Protocol):
     """What :class:`MultiHeadAttention` asks of a cache.
 
     Any object with these two members will do. It stores keys and values
@@ -402,7 +402,7 @@ class MultiHeadAttention(nn.Module):
         mask: Bool[Tensor, "..."] | None = None,
         is_causal: bool = False,
         need_weights: bool = False,
-        cache: KeyValueCache | None = None,
+        cache: KVCache | None = None,
     ) -> tuple[
         Float[Tensor, "B Tq d_model"],
         Float[Tensor, "B heads Tq Tall"] | None,

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from attention_lib.corpus import CHINESE, ENGLISH
 from attention_lib.masks import padding_mask
-from attention_lib.multihead import KeyValueCache, MultiHeadAttention
+from attention_lib.multihead import KVCache, MultiHeadAttention
 from attention_lib.seq2seq import Decoder, Memory, Seq2Seq
 
 __all__ = [
@@ -643,7 +643,7 @@ class EncoderBlock(TransformerBlock):
         mask: Bool[Tensor, "..."] | None = None,
         is_causal: bool = False,
         need_weights: bool = False,
-        cache: KeyValueCache | None = None,
+        cache: KVCache | None = None,
     ) -> tuple[
         Float[Tensor, "B T d_model"], Float[Tensor, "B heads T Tk"] | None
     ]:
@@ -710,8 +710,8 @@ torch.Size([3, 2, 4, 6]))
         memory_mask: Bool[Tensor, "..."] | None = None,
         is_causal: bool = True,
         need_weights: bool = False,
-        cache: KeyValueCache | None = None,
-        memory_cache: KeyValueCache | None = None,
+        cache: KVCache | None = None,
+        memory_cache: KVCache | None = None,
     ) -> tuple[
         Float[Tensor, "B Tt d_model"],
         Float[Tensor, "B heads Tt Tall"] | None,
@@ -1143,7 +1143,7 @@ class LanguageModel(_Stack):
         tokens: Int[Tensor, "B T"],
         *,
         mask: Bool[Tensor, "..."] | None = None,
-        caches: Sequence[KeyValueCache] | None = None,
+        caches: Sequence[KVCache] | None = None,
     ) -> Float[Tensor, "B T V"]:
         """Score the token after each position.
 
@@ -1158,7 +1158,7 @@ class LanguageModel(_Stack):
             ValueError: If there is not one cache for each block.
         """
         if caches is None:
-            stores: Sequence[KeyValueCache | None] = [None] * len(self.blocks)
+            stores: Sequence[KVCache | None] = [None] * len(self.blocks)
             offset = 0
         elif len(caches) != len(self.blocks):
             raise ValueError(
