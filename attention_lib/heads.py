@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -16,7 +15,6 @@ from attention_lib.multihead import MultiHeadAttention
 from attention_lib.plotting import show_attention
 
 __all__ = [
-    "attention_entropy",
     "head_gates",
     "show_heads",
     "show_shapes",
@@ -179,7 +177,7 @@ def show_heads(
     longest = max(map(len, key_tokens), default=1)
     height = 0.75 + 0.075 * longest + 0.2 * len(query_tokens)
     figure, axes = plt.subplots(
-        rows, columns, figsize=(6.5, rows * height), squeeze=False
+        rows, columns, figsize=(5.6, rows * height), squeeze=False
     )
     for ax in axes.flat[heads:]:
         ax.axis("off")
@@ -201,32 +199,6 @@ def show_heads(
     if heads:
         figure.colorbar(mesh, ax=axes, label="weight", shrink=0.6)
     return figure
-
-
-def attention_entropy(
-    weights: Float[Tensor, "*batch Tq Tk"],
-) -> Float[Tensor, "*batch Tq"]:
-    """Measure how widely each query spreads its weights, in nats.
-
-    The entropy is 0 with all weight on one key and ``log(n)`` with equal
-    weights on ``n`` keys, so its exponential counts keys. A dead row, with
-    no weight at all, has the entropy 0.
-
-    Args:
-        weights: Attention weights, ``(*batch, Tq, Tk)``.
-
-    Returns:
-        One number for each row, ``(*batch, Tq)``.
-
-    Example:
-        >>> rows = torch.tensor([[1.0, 0.0], [0.5, 0.5]])
-        >>> attention_entropy(rows).exp().tolist()
-        [1.0, 2.0]
-
-    Built in :ref:`section 6.8 <sec-what-heads-see>`.
-    """
-    entropy: Tensor = torch.special.entr(weights).sum(dim=-1)
-    return entropy
 
 
 @contextmanager

@@ -370,28 +370,42 @@ class MultiHeadAttention(nn.Module):
         Float[Tensor, "B kv_heads Tk d_head"],
         Float[Tensor, "B kv_heads Tk d_head"],
     ]:
-        """Project the inputs and split them into heads.
-
-        A subclass that marks positions, by rotating queries and keys for
-        instance, overrides this method.
+        """Project the inputs, split them into heads, mark positions.
 
         Args:
             query: ``(B, Tq, d_model)``.
             key: ``(B, Tk, kdim)``.
             value: ``(B, Tk, vdim)``.
             offset: Number of positions that came before these, which is the
-                length of the cache. This class has no use for it.
+                length of the cache.
 
         Returns:
             Query ``(B, num_heads, Tq, d_head)``, key and value
             ``(B, num_kv_heads, Tk, d_head)``.
         """
-        del offset
+        queries = split_heads(self.query_proj(query), self.num_heads)
+        keys = split_heads(self.key_proj(key), self.num_kv_heads)
+        values = split_heads(self.value_proj(value), self.num_kv_heads)
         return (
-            split_heads(self.query_proj(query), self.num_heads),
-            split_heads(self.key_proj(key), self.num_kv_heads),
-            split_heads(self.value_proj(value), self.num_kv_heads),
+            self.mark_positions(queries, offset=offset),
+            self.mark_positions(keys, offset=offset),
+            values,
         )
+
+    def mark_positions(
+        self, heads: Float[Tensor, "B heads T d_head"], *, offset: int = 0
+    ) -> Float[Tensor, "B heads T d_head"]:
+        """Return queries or keys as they are.
+
+        A subclass that puts positions into them, by a rotation for
+        instance, overrides this method.
+
+        Args:
+            heads: Projected queries or keys, ``(B, heads, T, d_head)``.
+            offset: Number of positions that came before these.
+        """
+        del offset
+        return heads
 
     def forward(
         self,

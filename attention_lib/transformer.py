@@ -242,30 +242,17 @@ class RotaryMultiHeadAttention(MultiHeadAttention):
     Built in :ref:`section 7.3 <sec-rotary>`.
     """
 
-    def project(
-        self,
-        query: Float[Tensor, "B Tq d_model"],
-        key: Float[Tensor, "B Tk kdim"],
-        value: Float[Tensor, "B Tk vdim"],
-        *,
-        offset: int = 0,
-    ) -> tuple[
-        Float[Tensor, "B heads Tq d_head"],
-        Float[Tensor, "B kv_heads Tk d_head"],
-        Float[Tensor, "B kv_heads Tk d_head"],
-    ]:
-        """Project the inputs, split them into heads and turn two of them.
+    def mark_positions(
+        self, heads: Float[Tensor, "B heads T d_head"], *, offset: int = 0
+    ) -> Float[Tensor, "B heads T d_head"]:
+        """Turn queries or keys by their positions.
 
         Args:
-            query: ``(B, Tq, d_model)``.
-            key: ``(B, Tk, kdim)``.
-            value: ``(B, Tk, vdim)``.
+            heads: Projected queries or keys, ``(B, heads, T, d_head)``.
             offset: Number of positions that came before these.
         """
-        queries, keys, values = super().project(query, key, value)
-        asked = torch.arange(query.shape[1], device=query.device) + offset
-        found = torch.arange(key.shape[1], device=key.device) + offset
-        return rotate(queries, asked), rotate(keys, found), values
+        positions = torch.arange(heads.shape[-2], device=heads.device)
+        return rotate(heads, positions + offset)
 
 
 class Residual(nn.Module):
@@ -604,8 +591,20 @@ class TransformerBlock(nn.Module):
             "device": "meta",  # no random number is drawn
         }
 
+    @staticmethod
+    def _attend(
+        attention: MultiHeadAttention,
+        residual: Residual,
+        states: Tensor,
+        memory: Tensor | None = None,
+        **options: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Apply an attention; return the new states and the weights."""
+        change, weights = attention(residual.read(states), memory, **options)
+        return residual.add(states, change), weights
+
     def _feed(self, states: Tensor) -> Tensor:
-        """Apply the last sublayer."""
+        """Apply the feed-forward layer; return the new states."""
         residual = self.feed_forward_residual
         return residual.add(states, self.feed_forward(residual.read(states)))
 
@@ -661,14 +660,15 @@ class EncoderBlock(TransformerBlock):
             The new states ``(B, T, d_model)``, and the weights
             ``(B, H, T, Tk)`` or ``None``.
         """
-        change, weights = self.self_attention(
-            self.self_residual.read(states),
+        states, weights = self._attend(
+            self.self_attention,
+            self.self_residual,
+            states,
             mask=mask,
             is_causal=is_causal,
             need_weights=need_weights,
             cache=cache,
         )
-        states = self.self_residual.add(states, change)
         return self._feed(states), weights
 
 
@@ -682,9 +682,10 @@ class DecoderBlock(TransformerBlock):
         >>> block = DecoderBlock(d_model=8, num_heads=2)
         >>> target, memory = torch.randn(3, 4, 8), torch.randn(3, 6, 8)
         >>> states, own, cross = block(target, memory, need_weights=True)
-        >>> states.shape, own.shape, cross.shape
-        (torch.Size([3, 4, 8]), torch.Size([3, 2, 4, 4]), \
-torch.Size([3, 2, 4, 6]))
+        >>> states.shape
+        torch.Size([3, 4, 8])
+        >>> own.shape, cross.shape
+        (torch.Size([3, 2, 4, 4]), torch.Size([3, 2, 4, 6]))
 
     Built in :ref:`section 7.4 <sec-block>`.
     """
@@ -737,22 +738,24 @@ torch.Size([3, 2, 4, 6]))
             self-attention ``(B, H, Tt, Tt)`` and those of the
             cross-attention ``(B, H, Tt, Ts)``, or ``None`` twice.
         """
-        change, own_weights = self.self_attention(
-            self.self_residual.read(states),
+        states, own_weights = self._attend(
+            self.self_attention,
+            self.self_residual,
+            states,
             mask=mask,
             is_causal=is_causal,
             need_weights=need_weights,
             cache=cache,
         )
-        states = self.self_residual.add(states, change)
-        change, cross_weights = self.cross_attention(
-            self.cross_residual.read(states),
+        states, cross_weights = self._attend(
+            self.cross_attention,
+            self.cross_residual,
+            states,
             memory,
             mask=memory_mask,
             need_weights=need_weights,
             cache=memory_cache,
         )
-        states = self.cross_residual.add(states, change)
         return self._feed(states), own_weights, cross_weights
 
 
@@ -1030,7 +1033,7 @@ class TransformerDecoder(_Stack, Decoder):
 
     def start(self, memory: Memory) -> TransformerState:
         """Project the memory once for every block; no word is written yet."""
-        nothing = memory.states[:, :0]
+        nothing = memory.states[:, :0]  # no query yet
         layers = []
         for block in self.blocks:
             assert isinstance(block, DecoderBlock)
@@ -1048,7 +1051,7 @@ class TransformerDecoder(_Stack, Decoder):
         """Read one word of each sentence and score the next."""
         offset = state.layers[0].key.shape[-2]
         states = self.embedding(tokens[:, None], offset=offset)
-        nothing = states[:, :0]
+        nothing = states[:, :0]  # the caches hold the memory already
         layers = []
         for block, layer in zip(self.blocks, state.layers, strict=True):
             cache = _Store(layer.key, layer.value)

@@ -3,15 +3,13 @@
 import matplotlib as mpl
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from layers import randomised
 
 mpl.use("Agg")
 
 import matplotlib.pyplot as plt
 
 from attention_lib.heads import (
-    attention_entropy,
     head_gates,
     show_heads,
     show_shapes,
@@ -40,34 +38,7 @@ def no_figure_stays_open():
 
 
 def layer_of(heads, d_model=12):
-    layer = MultiHeadAttention(d_model, heads).double()
-    for parameter in layer.parameters():
-        torch.nn.init.normal_(parameter)
-    return layer
-
-
-# Entropy
-
-
-@given(st.integers(1, 9), st.integers(1, 9))
-def test_the_exponential_of_the_entropy_counts_equal_keys(used, unused):
-    weights = torch.zeros(2, 3, used + unused, dtype=torch.float64)
-    weights[..., :used] = 1 / used
-    counted = attention_entropy(weights).exp()
-    torch.testing.assert_close(
-        counted, torch.full((2, 3), float(used), dtype=torch.float64)
-    )
-
-
-def test_the_entropy_is_that_of_torch_distributions():
-    weights = torch.randn(2, 3, 4, 5, dtype=torch.float64).softmax(-1)
-    expected = torch.distributions.Categorical(probs=weights).entropy()
-    torch.testing.assert_close(attention_entropy(weights), expected)
-
-
-def test_dead_rows_and_no_keys_have_no_entropy():
-    assert (attention_entropy(torch.zeros(2, 3, 4)) == 0).all()
-    assert attention_entropy(torch.zeros(2, 3, 0)).tolist() == [[0.0] * 3] * 2
+    return randomised(MultiHeadAttention(d_model, heads).double(), std=1.0)
 
 
 # Gates

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from layers import ListCache, assert_gradients_are_those_of, gradients
 from torch import nn
 
 from attention_lib import reference
@@ -31,24 +32,6 @@ F64 = torch.float64
 GOLDEN = json.loads(
     (Path(__file__).parent / "cases" / "golden.json").read_text("utf-8")
 )["cases"]
-
-
-class ListCache:
-    """The smallest cache that keeps the protocol."""
-
-    def __init__(self):
-        self.key = self.value = None
-
-    @property
-    def length(self):
-        return 0 if self.key is None else self.key.shape[2]
-
-    def update(self, key, value):
-        if self.key is not None:
-            key = torch.cat([self.key, key], dim=2)
-            value = torch.cat([self.value, value], dim=2)
-        self.key, self.value = key, value
-        return key, value
 
 
 def layer_with_biases(*sizes, dtype=F64, **options):
@@ -84,12 +67,6 @@ def to_four_axes(mask, batch, heads, tq, tk):
 def torch_mask(mask, batch, heads, tq, tk):
     """The mask in the form and with the meaning that PyTorch wants."""
     return ~to_four_axes(mask, batch, heads, tq, tk).flatten(0, 1)
-
-
-def gradients(output, inputs):
-    return torch.autograd.grad(
-        output, inputs, torch.ones_like(output).cumsum(-1).cos()
-    )
 
 
 @st.composite
@@ -163,9 +140,6 @@ def test_outputs_weights_and_gradients_equal_those_of_pytorch(
     else:
         assert weights is None
 
-    back = ours.to_torch()
-    for parameter in (*ours.parameters(), *theirs.parameters()):
-        parameter.grad = None
     direction = torch.randn_like(expected)
     (expected * direction).sum().backward()
     input_gradients = [tensor.grad.clone() for tensor in inputs]
@@ -176,19 +150,7 @@ def test_outputs_weights_and_gradients_equal_those_of_pytorch(
         torch.testing.assert_close(
             tensor.grad, gradient, rtol=1e-11, atol=1e-11
         )
-    # The gradients in the layout of PyTorch: fill a copy with them.
-    for (_, parameter), gradient in zip(
-        ours.named_parameters(),
-        [parameter.grad for parameter in ours.parameters()],
-        strict=True,
-    ):
-        parameter.data = gradient
-    packed = dict(ours.to_torch().named_parameters())
-    for name, parameter in theirs.named_parameters():
-        torch.testing.assert_close(
-            packed[name].data, parameter.grad, rtol=1e-11, atol=1e-11
-        )
-    assert dict(back.named_parameters()).keys() == packed.keys()
+    assert_gradients_are_those_of(theirs, ours, rtol=1e-11, atol=1e-11)
 
 
 @settings(max_examples=30, deadline=None)

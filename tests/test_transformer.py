@@ -7,6 +7,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from layers import (
+    ListCache,
+    assert_gradients_are_those_of,
+    gradients,
+    randomised,
+)
 from torch import nn
 from torch.nn import functional as F
 
@@ -45,37 +51,6 @@ from attention_lib.transformer import (
 
 F64 = torch.float64
 KINDS = ["sinusoidal", "learned", "rotary", "none"]
-
-
-class ListCache:
-    """The smallest cache that keeps the protocol."""
-
-    def __init__(self):
-        self.key = self.value = None
-
-    @property
-    def length(self):
-        return 0 if self.key is None else self.key.shape[2]
-
-    def update(self, key, value):
-        if self.key is not None:
-            key = torch.cat([self.key, key], dim=2)
-            value = torch.cat([self.value, value], dim=2)
-        self.key, self.value = key, value
-        return key, value
-
-
-def randomised(module):
-    """Give every parameter, biases and norms too, a value that matters."""
-    for parameter in module.parameters():
-        nn.init.normal_(parameter, std=0.5)
-    return module
-
-
-def gradients(output, inputs):
-    return torch.autograd.grad(
-        output, inputs, torch.ones_like(output).cumsum(-1).cos()
-    )
 
 
 def toy_memory(batch, length, width, lengths=None, dtype=torch.float32):
@@ -458,44 +433,8 @@ def test_an_encoder_block_copies_pytorchs_layer(options, training):
     output, _ = block(x, mask=mask)
     torch.testing.assert_close(output, expected)
     torch.testing.assert_close(gradients(output, x), gradients(expected, x))
-    mine = gradients(output_of(block, x, mask), list(block.parameters()))
+    mine = gradients(block(x, mask=mask)[0], list(block.parameters()))
     assert all(torch.isfinite(grad).all() for grad in mine)
-
-
-def output_of(block, x, mask):
-    return block(x, mask=mask)[0]
-
-
-def matching_parameters(block, layer):
-    """Pairs of a parameter of ours and the rows of theirs it stands for."""
-    pairs = [
-        (block.self_residual.norm, layer.norm1),
-        (block.feed_forward.input_proj, layer.linear1),
-        (block.feed_forward.output_proj, layer.linear2),
-    ]
-    last = layer.norm3 if hasattr(layer, "norm3") else layer.norm2
-    pairs.append((block.feed_forward_residual.norm, last))
-    if hasattr(layer, "norm3"):
-        pairs.append((block.cross_residual.norm, layer.norm2))
-    for mine, other in pairs:
-        for name, parameter in mine.named_parameters():
-            yield parameter, getattr(other, name).grad
-    attentions = [(block.self_attention, layer.self_attn)]
-    if hasattr(layer, "multihead_attn"):
-        attentions.append((block.cross_attention, layer.multihead_attn))
-    for mine, other in attentions:
-        projections = (mine.query_proj, mine.key_proj, mine.value_proj)
-        for projection, rows in zip(
-            projections, other.in_proj_weight.grad.chunk(3), strict=True
-        ):
-            yield projection.weight, rows
-        yield mine.output_proj.weight, other.out_proj.weight.grad
-        if other.in_proj_bias is not None:
-            for projection, rows in zip(
-                projections, other.in_proj_bias.grad.chunk(3), strict=True
-            ):
-                yield projection.bias, rows
-            yield mine.output_proj.bias, other.out_proj.bias.grad
 
 
 @pytest.mark.parametrize("options", CONFIGURATIONS)
@@ -505,10 +444,7 @@ def test_every_parameter_of_an_encoder_block_gets_pytorchs_gradient(options):
     x = torch.randn(3, 5, 6, dtype=F64)
     layer(x).sin().sum().backward()
     block(x)[0].sin().sum().backward()
-    pairs = list(matching_parameters(block, layer))
-    assert len(pairs) == len(list(block.parameters()))
-    for parameter, expected in pairs:
-        torch.testing.assert_close(parameter.grad, expected)
+    assert_gradients_are_those_of(layer, block)
 
 
 @pytest.mark.parametrize("options", CONFIGURATIONS)
@@ -543,10 +479,7 @@ def test_every_parameter_of_a_decoder_block_gets_pytorchs_gradient(options):
     memory = torch.randn(3, 5, 6, dtype=F64)
     layer(target, memory, tgt_mask=~causal_mask(4)).sin().sum().backward()
     block(target, memory)[0].sin().sum().backward()
-    pairs = list(matching_parameters(block, layer))
-    assert len(pairs) == len(list(block.parameters()))
-    for parameter, expected in pairs:
-        torch.testing.assert_close(parameter.grad, expected)
+    assert_gradients_are_those_of(layer, block)
 
 
 @pytest.mark.parametrize("options", CONFIGURATIONS)

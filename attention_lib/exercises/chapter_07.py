@@ -123,63 +123,38 @@ register(
 # --- 07-layer-norm ---------------------------------------------------------
 
 
-def _layer_norm(
-    x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5
-) -> Tensor:
-    mean = x.mean(-1, keepdim=True)
-    variance = x.var(-1, keepdim=True, unbiased=False)
-    return (x - mean) / torch.sqrt(variance + eps) * weight + bias
+def _norm(
+    axes: Callable[[int], tuple[int, ...]] = lambda dim: (-1,),
+    *,
+    centred: bool = True,
+    unbiased: bool = False,
+    eps_under_root: bool = True,
+    scaled: bool = True,
+    shifted: bool = True,
+) -> Callable[..., Tensor]:
+    """Layer norm, or what becomes of it with one decision changed.
 
+    ``axes`` says for a number of axes over which of them mean and variance
+    are taken.
+    """
 
-def _norm_unbiased(
-    x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5
-) -> Tensor:
-    mean, variance = x.mean(-1, keepdim=True), x.var(-1, keepdim=True)
-    return (x - mean) / torch.sqrt(variance + eps) * weight + bias
+    def norm(
+        x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5
+    ) -> Tensor:
+        over = axes(x.dim())
+        mean = x.mean(over, keepdim=True)
+        variance = x.var(over, keepdim=True, unbiased=unbiased)
+        if not centred:
+            mean, variance = 0.0 * mean, variance + mean**2
+        if eps_under_root:
+            deviation = torch.sqrt(variance + eps)
+        else:
+            deviation = torch.sqrt(variance) + eps
+        result = (x - mean) / deviation
+        result = result * weight if scaled else result
+        return result + bias if shifted else result
 
-
-def _norm_eps_outside(
-    x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5
-) -> Tensor:
-    mean = x.mean(-1, keepdim=True)
-    deviation = x.std(-1, keepdim=True, unbiased=False)
-    return (x - mean) / (deviation + eps) * weight + bias
-
-
-def _norm_over_batch(
-    x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5
-) -> Tensor:
-    axes = tuple(range(x.dim() - 1))
-    mean = x.mean(axes, keepdim=True)
-    variance = x.var(axes, keepdim=True, unbiased=False)
-    return (x - mean) / torch.sqrt(variance + eps) * weight + bias
-
-
-def _norm_over_sentence(
-    x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5
-) -> Tensor:
-    mean = x.mean((-2, -1), keepdim=True)
-    variance = x.var((-2, -1), keepdim=True, unbiased=False)
-    return (x - mean) / torch.sqrt(variance + eps) * weight + bias
-
-
-def _norm_without_mean(
-    x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5
-) -> Tensor:
-    square = (x**2).mean(-1, keepdim=True)
-    return x / torch.sqrt(square + eps) * weight + bias
-
-
-def _norm_without_scale(
-    x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5
-) -> Tensor:
-    return _layer_norm(x, torch.ones_like(weight), bias, eps)
-
-
-def _norm_without_shift(
-    x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5
-) -> Tensor:
-    return _layer_norm(x, weight, torch.zeros_like(bias), eps)
+    return norm
 
 
 def _random(*shape: int, seed: int = 0) -> Tensor:
@@ -190,7 +165,7 @@ def _random(*shape: int, seed: int = 0) -> Tensor:
 register(
     Exercise(
         name="07-layer-norm",
-        solution=_layer_norm,
+        solution=_norm(),
         cases=[
             Case(
                 torch.tensor([[[1.0, 3.0, 8.0], [2.0, 2.0, 5.0]]]),
@@ -220,35 +195,35 @@ register(
         ],
         mistakes=[
             Mistake(
-                _norm_unbiased,
+                _norm(unbiased=True),
                 "You divide by d - 1 in the variance, as torch.var does by "
                 "default. Layer norm divides by d: unbiased=False.",
             ),
             Mistake(
-                _norm_over_sentence,
+                _norm(lambda dim: (-2, -1)),
                 "You take one mean and variance for a whole sentence. Layer "
                 "norm takes them for each position alone.",
             ),
             Mistake(
-                _norm_over_batch,
+                _norm(lambda dim: tuple(range(dim - 1))),
                 "You normalise each feature over batch and positions: that "
                 "is batch norm. Layer norm runs over the last axis.",
             ),
             Mistake(
-                _norm_without_mean,
+                _norm(centred=False),
                 "You do not subtract the mean. That is RMS norm, a good "
                 "layer too, but another one.",
             ),
             Mistake(
-                _norm_without_scale,
+                _norm(scaled=False),
                 "The result still has to be multiplied by weight.",
             ),
             Mistake(
-                _norm_without_shift,
+                _norm(shifted=False),
                 "The bias still has to be added.",
             ),
             Mistake(
-                _norm_eps_outside,
+                _norm(eps_under_root=False),
                 "You add eps to the standard deviation. It belongs under "
                 "the root, to the variance.",
             ),
@@ -263,79 +238,42 @@ register(
 Sublayer = Callable[[Tensor], Tensor]
 
 
-def _pre_norm(
-    x: Tensor,
-    attention: Sublayer,
-    feed_forward: Sublayer,
-    first_norm: Sublayer,
-    second_norm: Sublayer,
-) -> Tensor:
+def _pre_norm(x: Tensor, *parts: Sublayer) -> Tensor:
+    attention, feed_forward, first_norm, second_norm = parts
     x = x + attention(first_norm(x))
     return x + feed_forward(second_norm(x))
 
 
-def _post_norm(
-    x: Tensor,
-    attention: Sublayer,
-    feed_forward: Sublayer,
-    first_norm: Sublayer,
-    second_norm: Sublayer,
-) -> Tensor:
+def _post_norm(x: Tensor, *parts: Sublayer) -> Tensor:
+    attention, feed_forward, first_norm, second_norm = parts
     x = first_norm(x + attention(x))
     return second_norm(x + feed_forward(x))
 
 
-def _norm_on_the_stream(
-    x: Tensor,
-    attention: Sublayer,
-    feed_forward: Sublayer,
-    first_norm: Sublayer,
-    second_norm: Sublayer,
-) -> Tensor:
+def _norm_on_the_stream(x: Tensor, *parts: Sublayer) -> Tensor:
+    attention, feed_forward, first_norm, second_norm = parts
     x = first_norm(x)
-    x = x + attention(x)
-    x = second_norm(x)
+    x = second_norm(x + attention(x))
     return x + feed_forward(x)
 
 
-def _no_residual(
-    x: Tensor,
-    attention: Sublayer,
-    feed_forward: Sublayer,
-    first_norm: Sublayer,
-    second_norm: Sublayer,
-) -> Tensor:
+def _no_residual(x: Tensor, *parts: Sublayer) -> Tensor:
+    attention, feed_forward, first_norm, second_norm = parts
     return feed_forward(second_norm(attention(first_norm(x))))
 
 
-def _parallel(
-    x: Tensor,
-    attention: Sublayer,
-    feed_forward: Sublayer,
-    first_norm: Sublayer,
-    second_norm: Sublayer,
-) -> Tensor:
+def _parallel(x: Tensor, *parts: Sublayer) -> Tensor:
+    attention, feed_forward, first_norm, second_norm = parts
     return x + attention(first_norm(x)) + feed_forward(second_norm(x))
 
 
-def _one_norm(
-    x: Tensor,
-    attention: Sublayer,
-    feed_forward: Sublayer,
-    first_norm: Sublayer,
-    second_norm: Sublayer,
-) -> Tensor:
-    x = x + attention(first_norm(x))
-    return x + feed_forward(first_norm(x))
+def _one_norm(x: Tensor, *parts: Sublayer) -> Tensor:
+    attention, feed_forward, first_norm, _ = parts
+    return _pre_norm(x, attention, feed_forward, first_norm, first_norm)
 
 
-def _second_residual_from_the_start(
-    x: Tensor,
-    attention: Sublayer,
-    feed_forward: Sublayer,
-    first_norm: Sublayer,
-    second_norm: Sublayer,
-) -> Tensor:
+def _second_residual_from_the_start(x: Tensor, *parts: Sublayer) -> Tensor:
+    attention, feed_forward, first_norm, second_norm = parts
     change = attention(first_norm(x))
     return x + feed_forward(second_norm(x + change))
 
@@ -419,81 +357,43 @@ register(
 # --- 07-halves: the other convention of rotary positions -------------------
 
 
-def _angles(width: int, positions: Tensor, base: float = 10000.0) -> Tensor:
-    steps = torch.arange(0, width, 2) / width
-    return positions[:, None] * base**-steps
+def _rotation(
+    *,
+    pairs: bool = False,
+    backwards: bool = False,
+    reflected: bool = False,
+    exponent: float = 2.0,
+) -> Callable[..., Tensor]:
+    """The other convention, or what becomes of it with one slip.
 
+    Pair ``i`` turns with ``10000 ** (-exponent * i / width)``.
+    """
 
-def _rotate_halves(features: Tensor, positions: Tensor) -> Tensor:
-    angles = _angles(features.shape[-1], positions)
-    first, second = features.chunk(2, dim=-1)
-    return torch.cat(
-        [
-            first * angles.cos() - second * angles.sin(),
-            first * angles.sin() + second * angles.cos(),
-        ],
-        dim=-1,
-    )
+    def rotate(features: Tensor, positions: Tensor) -> Tensor:
+        width = features.shape[-1]
+        steps = exponent * torch.arange(width // 2) / width
+        angles = positions[:, None] * 10000.0**-steps
+        sine, cosine = angles.sin(), angles.cos()
+        sine = -sine if backwards else sine
+        if pairs:
+            first, second = features[..., 0::2], features[..., 1::2]
+        else:
+            first, second = features.chunk(2, dim=-1)
+        turned = (
+            first * cosine + (sine if reflected else -sine) * second,
+            first * sine + second * cosine,
+        )
+        if pairs:
+            return torch.stack(turned, dim=-1).flatten(-2)
+        return torch.cat(turned, dim=-1)
 
-
-def _rotate_pairs(features: Tensor, positions: Tensor) -> Tensor:
-    angles = _angles(features.shape[-1], positions)
-    first, second = features[..., 0::2], features[..., 1::2]
-    return torch.stack(
-        [
-            first * angles.cos() - second * angles.sin(),
-            first * angles.sin() + second * angles.cos(),
-        ],
-        dim=-1,
-    ).flatten(-2)
-
-
-def _rotate_backwards(features: Tensor, positions: Tensor) -> Tensor:
-    return _rotate_halves(features, -positions)
-
-
-def _rotate_alike(features: Tensor, positions: Tensor) -> Tensor:
-    """One frequency for all pairs."""
-    first, second = features.chunk(2, dim=-1)
-    sine, cosine = positions[:, None].sin(), positions[:, None].cos()
-    return torch.cat(
-        [first * cosine - second * sine, first * sine + second * cosine],
-        dim=-1,
-    )
-
-
-def _reflect(features: Tensor, positions: Tensor) -> Tensor:
-    """Both sines with a plus."""
-    angles = _angles(features.shape[-1], positions)
-    first, second = features.chunk(2, dim=-1)
-    return torch.cat(
-        [
-            first * angles.cos() + second * angles.sin(),
-            first * angles.sin() + second * angles.cos(),
-        ],
-        dim=-1,
-    )
-
-
-def _wrong_frequencies(features: Tensor, positions: Tensor) -> Tensor:
-    half = features.shape[-1] // 2
-    angles = positions[:, None] * 10000.0 ** -(
-        torch.arange(half) / features.shape[-1]
-    )
-    first, second = features.chunk(2, dim=-1)
-    return torch.cat(
-        [
-            first * angles.cos() - second * angles.sin(),
-            first * angles.sin() + second * angles.cos(),
-        ],
-        dim=-1,
-    )
+    return rotate
 
 
 register(
     Exercise(
         name="07-halves",
-        solution=_rotate_halves,
+        solution=_rotation(),
         cases=[
             Case(
                 torch.tensor([[1.0, 2.0, 0.0, 0.0]]),
@@ -513,27 +413,27 @@ register(
         ],
         mistakes=[
             Mistake(
-                _rotate_pairs,
+                _rotation(pairs=True),
                 "You turn neighbours, features 2i and 2i + 1: that is our "
                 "rotate. Here feature i goes with feature i + width / 2.",
             ),
             Mistake(
-                _rotate_backwards,
+                _rotation(backwards=True),
                 "You turn the wrong way round: exchange the signs of the "
                 "sines.",
             ),
             Mistake(
-                _reflect,
+                _rotation(reflected=True),
                 "One of the two sines needs a minus; yours does not keep "
                 "lengths.",
             ),
             Mistake(
-                _rotate_alike,
+                _rotation(exponent=0.0),
                 "All your pairs turn with the same frequency. Pair i turns "
                 "with 10000 ** (-2i / width).",
             ),
             Mistake(
-                _wrong_frequencies,
+                _rotation(exponent=1.0),
                 "Your frequencies are 10000 ** (-i / width). The exponent "
                 "of pair i is 2i / width.",
             ),
@@ -545,36 +445,24 @@ register(
 # --- 07-parameters: how large is a block? ----------------------------------
 
 
-def _parameters(d_model: int, hidden_dim: int) -> int:
-    attention = 4 * (d_model * d_model + d_model)
-    feed_forward = 2 * d_model * hidden_dim + hidden_dim + d_model
-    return attention + feed_forward + 2 * 2 * d_model
+def _parameters(
+    *, projections: int = 4, norms: int = 2, biases: bool = True
+) -> Callable[[int, int], int]:
+    """Count a block's parameters, or forget some of them."""
 
+    def count(d_model: int, hidden_dim: int) -> int:
+        attention = projections * d_model * (d_model + biases)
+        feed_forward = 2 * d_model * hidden_dim
+        feed_forward += biases * (hidden_dim + d_model)
+        return attention + feed_forward + norms * 2 * d_model
 
-def _parameters_without_bias(d_model: int, hidden_dim: int) -> int:
-    return 4 * d_model * d_model + 2 * d_model * hidden_dim + 4 * d_model
-
-
-def _parameters_without_norms(d_model: int, hidden_dim: int) -> int:
-    return _parameters(d_model, hidden_dim) - 4 * d_model
-
-
-def _parameters_of_matrices(d_model: int, hidden_dim: int) -> int:
-    return 4 * d_model * d_model + 2 * d_model * hidden_dim
-
-
-def _parameters_without_output(d_model: int, hidden_dim: int) -> int:
-    return _parameters(d_model, hidden_dim) - d_model * d_model - d_model
-
-
-def _parameters_of_one_norm(d_model: int, hidden_dim: int) -> int:
-    return _parameters(d_model, hidden_dim) - 2 * d_model
+    return count
 
 
 register(
     Exercise(
         name="07-parameters",
-        solution=_parameters,
+        solution=_parameters(),
         cases=[
             Case(4, 6, note="a small block"),
             Case(10, 40, note="d_model=10, hidden_dim=40"),
@@ -582,24 +470,24 @@ register(
         ],
         mistakes=[
             Mistake(
-                _parameters_without_output,
+                _parameters(projections=3),
                 "Attention has four projections: query, key, value and "
                 "output.",
             ),
             Mistake(
-                _parameters_of_one_norm,
+                _parameters(norms=1),
                 "There are two norms, one for each sublayer.",
             ),
             Mistake(
-                _parameters_without_norms,
+                _parameters(norms=0),
                 "The two norms have a scale and a shift for each feature.",
             ),
             Mistake(
-                _parameters_without_bias,
+                _parameters(biases=False),
                 "The six linear maps have biases.",
             ),
             Mistake(
-                _parameters_of_matrices,
+                _parameters(norms=0, biases=False),
                 "These are the matrices. Biases and norms count too.",
             ),
         ],
