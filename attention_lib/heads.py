@@ -1,5 +1,5 @@
 # Written by tools/export.py from 06_multihead.ipynb: edit there.
-"""Tools to look into a trained layer: shapes, pictures, entropy, gates."""
+"""Tools to look into a trained layer: shapes, pictures, gates."""
 
 from __future__ import annotations
 
@@ -151,6 +151,7 @@ def show_heads(
 
     Example:
         >>> import matplotlib.pyplot as plt
+        >>> import torch
         >>> weights = torch.full((3, 1, 2), 0.5)
         >>> figure = show_heads(weights, ["猫"], ["a", "cat"])
         >>> [ax.get_title() for ax in figure.axes[:3]]
@@ -223,6 +224,7 @@ def head_gates(
         Michel, Levy and Neubig (2019), equations 2 and 3.
 
     Example:
+        >>> import torch
         >>> layer = MultiHeadAttention(4, 2)
         >>> with head_gates(layer, torch.zeros(2)):
         ...     output, _ = layer(torch.randn(1, 3, 4))
