@@ -44,6 +44,7 @@ lab: $(READY) ## open the chapters in JupyterLab
 export: $(READY) ## write attention_lib from the chapters' exported cells
 	$(BIN)/python tools/export.py
 	$(BIN)/python tools/api.py
+	$(BIN)/python tools/guide.py
 
 execute: $(READY) ## run chapters in place (all, or CHAPTER=02)
 	PYTHONPATH=$(CURDIR) $(BIN)/python tools/execute.py $(CHAPTER)
@@ -51,6 +52,7 @@ execute: $(READY) ## run chapters in place (all, or CHAPTER=02)
 test: $(READY) ## check everything that the book promises
 	@echo "[1/6] exported modules, style, types"
 	$(BIN)/python tools/export.py --check
+	$(BIN)/python tools/guide.py --check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -60,11 +62,8 @@ test: $(READY) ## check everything that the book promises
 	ATTENTION_LIB_SHAPES=off $(BIN)/python -m pytest -n 2 -m plain
 	ATTENTION_LIB_SHAPES=off $(BIN)/python -m pytest --doctest-modules \
 	  attention_lib
-	@echo "[4/6] every chapter prints what it shows (some minutes)"
-	TQDM_DISABLE=1 PYTHONPATH=$(CURDIR) \
-	  $(BIN)/python -m pytest -n 2 --dist loadfile \
-	  --nbval --nbval-sanitize-with tests/nbval_sanitize.cfg \
-	  --nbval-cell-timeout 1500 chapters
+	@echo "[4/6] every chapter, alone, prints what it shows (some minutes)"
+	$(BIN)/python tools/alone.py -n 2 --dist loadfile
 	@echo "[5/6] the book builds without a warning"
 	$(BIN)/python tools/build.py --clean
 	@echo "[6/6] every page in a browser, offline"

@@ -12,7 +12,12 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from nbformat.v4 import (
+    new_code_cell,
+    new_markdown_cell,
+    new_notebook,
+    new_output,
+)
 
 import attention_lib
 
@@ -230,3 +235,49 @@ def test_mathematics_is_set_while_building():
     html = extension.render_math(r"\Q{\mathbf q}^\top", display=True)
     assert 'class="enclosing query"' in html
     assert "<math" in html
+
+
+def test_a_chapter_is_compared_alone_outside_the_repository(project):
+    """It finds the installed package, and nothing of the repository."""
+    write(project, "01_a", TITLE, SECTION, ALPHA)
+    tool(project, "export")
+    package = project / "attention_lib"
+    (package / "__init__.py").write_text('__version__ = "0.0.1"\n')
+    (project / "README.md").write_text("A package.\n")
+    (project / "LICENSE").write_text("MIT\n")
+    (project / "pyproject.toml").write_text(
+        '[build-system]\nrequires = ["setuptools"]\n'
+        'build-backend = "setuptools.build_meta"\n'
+        '[project]\nname = "attention-lib"\nversion = "0.0.1"\n'
+        '[tool.setuptools]\npackages = ["attention_lib"]\n'
+    )
+    (project / "tests").mkdir()
+    shutil.copy(ROOT / "tests" / "nbval_sanitize.cfg", project / "tests")
+    uses = "from attention_lib.alpha import root\n\nprint(root(4.0))"
+    reads = "print(open('../README.md').read(), end='')"
+    for name, cell, printed in (
+        ("02_b", uses, "2.0\n"),
+        ("03_c", reads, "A package.\n"),
+    ):
+        path = write(project, name, cell)
+        notebook = nbformat.read(path, as_version=4)
+        notebook.cells[0].execution_count = 1
+        notebook.cells[0].outputs = [
+            new_output("stream", name="stdout", text=printed)
+        ]
+        nbformat.write(notebook, path)
+    done = tool(project, "alone", "-q", "-k", "02 or 03")
+    assert done.returncode == 1, done.stdout + done.stderr
+    failed = set(
+        re.findall(r"^FAILED \S*?(\d\d_\w)\.ipynb", done.stdout, re.M)
+    )
+    assert failed == {"03_c"}, done.stdout
+    assert sorted(path.name for path in project.iterdir()) == [
+        "LICENSE",
+        "README.md",
+        "attention_lib",
+        "chapters",
+        "pyproject.toml",
+        "tests",
+        "tools",
+    ], "it leaves nothing behind"

@@ -1,0 +1,67 @@
+"""Draw the pictures of pages that are not notebooks.
+
+python tools/draw.py    writes _static/mixing.svg
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+WORDS = ("cats", "eat", "fish")
+
+
+def shares() -> np.ndarray:
+    """Return what the first word of the book's example listens to."""
+    from attention_lib import reference
+
+    words = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+    _, weights = reference.attention(words[:1], words, words)
+    return weights[0]
+
+
+def mixing() -> mpl.figure.Figure:
+    """Draw a desk with a slider for each word, and the mix below."""
+    from attention_lib.figures import COLORS, use_book_style
+
+    use_book_style()
+    shades = [COLORS[name] for name in ("pink", "orange", "sky")]
+    figure, ax = plt.subplots(figsize=(5.6, 2.6))
+    parts = shares()
+    for place, (word, part, shade) in enumerate(
+        zip(WORDS, parts, shades, strict=True)
+    ):
+        x = place + 0.5
+        ax.plot([x, x], [0, 1], color=COLORS["grey"], linewidth=2, alpha=0.5)
+        ax.plot([x, x], [0, part], color=shade, linewidth=6)
+        ax.plot(x, part, "s", color=shade, markersize=17)
+        ax.text(x + 0.14, part, f"{100 * part:.0f}", va="center", fontsize=11)
+        ax.text(x, 1.12, word, ha="center", fontsize=12)
+    left = 0.0
+    for word, part, shade in zip(WORDS, parts, shades, strict=True):
+        ax.barh(-0.35, 3 * part, left=left, height=0.22, color=shade)
+        ax.text(left + 1.5 * part, -0.36, word, ha="center", va="center")
+        left += 3 * part
+    ax.text(1.5, -0.68, "what “cats” hears", ha="center", fontsize=11)
+    ax.set(xlim=(-0.02, 3.02), ylim=(-0.78, 1.28))
+    ax.axis("off")
+    return figure
+
+
+def main() -> None:
+    """Write the pictures."""
+    figure = mixing()
+    path = ROOT / "_static" / "mixing.svg"
+    figure.savefig(path, metadata={"Date": None, "Creator": None})
+    print(f"draw: {path.relative_to(ROOT)}, {path.stat().st_size:,} bytes")
+
+
+if __name__ == "__main__":
+    main()
