@@ -39,6 +39,7 @@ serve: book ## build the book and show it at http://localhost:8000
 	$(BIN)/python -m http.server --directory $(BOOK) $(PORT)
 
 lab: $(READY) ## open the chapters in JupyterLab
+	$(BIN)/jupyter trust --log-level=ERROR chapters/*.ipynb >/dev/null
 	PYTHONPATH=$(CURDIR) $(BIN)/jupyter lab --notebook-dir chapters
 
 export: $(READY) ## write attention_lib from the chapters' exported cells

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import re
 import sys
 from pathlib import Path
@@ -27,7 +26,6 @@ def load(name):
 
 GUIDE = load("guide")
 CHAPTERS = GUIDE.chapter_names()
-TIMES = json.loads((ROOT / "chapters" / "times.json").read_text("utf-8"))
 
 
 def cells(name):
@@ -153,3 +151,52 @@ def test_the_shortest_path_takes_an_hour_and_the_course_a_weekend():
 )
 def test_words_code_and_pauses_are_counted_apart(text, counts):
     assert GUIDE.count_text(text) == counts
+
+
+def markdown(source):
+    return {"cell_type": "markdown", "id": "m", "source": [source]}
+
+
+def code(identity):
+    return {"cell_type": "code", "id": identity, "source": ["1"]}
+
+
+SHORT = "*The next cell takes about 20 seconds of one processor core.*"
+LONG = "*The next cell takes about 2 minutes of one processor core.*"
+
+
+@pytest.mark.parametrize(
+    ("before", "seconds", "after"),
+    [
+        ([markdown("Text."), code("a")], 21, ["Text.\n\n" + SHORT, "1"]),
+        ([code("b"), code("a")], 130, ["1", LONG, "1"]),
+        ([markdown("Text.\n\n" + LONG), code("a")], 9, ["Text.", "1"]),
+        ([markdown(LONG), code("a")], 0, ["1"]),
+        ([markdown("Text.\n\n" + LONG), code("a")], 21, None),
+        ([code("a")], 9, ["1"]),
+    ],
+)
+def test_the_sentence_before_a_long_cell_follows_its_time(
+    before, seconds, after
+):
+    if after is None:
+        after = ["Text.\n\n" + SHORT, "1"]
+    for _ in range(2):  # a second time changes nothing
+        GUIDE.announce(before, {"a": seconds})
+        assert ["".join(cell["source"]) for cell in before] == after
+
+
+CHECK = re.compile(
+    r"^:::\{dropdown\} Check yourself: [^\n]*\?\n(.*?)^:::$", re.M | re.S
+)
+
+
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_sections_end_with_questions_whose_answers_are_explained(name):
+    text = "\n\n".join(
+        cell.source for cell in cells(name) if cell.cell_type == "markdown"
+    )
+    answers = CHECK.findall(text)
+    assert len(answers) == text.count("Check yourself:")
+    assert len(answers) >= 4
+    assert all(len(answer.split()) >= 10 for answer in answers)

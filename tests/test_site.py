@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import http.server
 import importlib.util
+import re
 import threading
 from pathlib import Path
 from urllib.parse import unquote, urldefrag, urljoin
@@ -276,3 +277,16 @@ def test_chapter_pages_offer_their_source():
     assert "/edit/main/chapters/02_attention_by_hand.ipynb" in links
     assert "/issues/new" in links
     assert "02_attention_by_hand.ipynb" in links
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_summary_prints_on_one_sheet(visit, address, theme):
+    page = visit(address, theme=theme).go("chapters/summary.html")
+    printed = page.pdf(prefer_css_page_size=True)
+    assert len(re.findall(rb"/Type\s*/Page\b", printed)) == 1
+    page.emulate_media(media="print")
+    ink, paper = page.evaluate(
+        "[getComputedStyle(document.querySelector('.sheet p')).color,"
+        " getComputedStyle(document.body).backgroundColor]"
+    )
+    assert (ink, paper) == ("rgb(0, 0, 0)", "rgb(255, 255, 255)")

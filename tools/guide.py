@@ -31,7 +31,11 @@ PAUSES = 3  # figures, displayed formulas or tables in a minute
 #: The path of an hour, page by page.
 IDEA = ("without_mathematics", "02_attention_by_hand", "errata")
 
+#: From how many seconds on a cell says how long it takes.
+LONG = 10
+
 CARD = re.compile(r"About [^\"\n]* to read, [^\"\n]* to run\b[^\"\n]*\.")
+WAIT = re.compile(r"\n*\*The next cell takes about [^*\n]+\*\s*\Z")
 TIME = re.compile(r"\[[^\]]*\]\{\.time-([\w-]+)\}")
 EXERCISE = re.compile(
     r"^(?P<fence>:{3,}|`{3,})\{exercise\} (?P<title>[^\n]+)\n"
@@ -174,13 +178,18 @@ def reading_minutes(name: str) -> float:
     return words / WORDS + lines / LINES + pauses / PAUSES
 
 
-def running_seconds(name: str) -> int:
-    """Return what a chapter costs on one processor core, as measured.
+def timed(name: str) -> dict[str, Any]:
+    """Return what tools/execute.py has measured of a chapter.
 
-    A chapter that was never executed counts 0; the tests ask for its time.
+    One that was never executed takes 0 seconds; the tests ask for its time.
     """
-    times = json.loads((CHAPTERS / "times.json").read_text("utf-8"))
-    return times.get(name, {"seconds": 0})["seconds"]
+    known = json.loads((CHAPTERS / "times.json").read_text("utf-8"))
+    return known.get(name, {"seconds": 0, "slow": {}})
+
+
+def running_seconds(name: str) -> int:
+    """Return what a chapter costs on one processor core, as measured."""
+    return timed(name)["seconds"]
 
 
 def practice_minutes(name: str) -> int:
@@ -209,6 +218,47 @@ def say_running(seconds: float) -> str:
         return "a few seconds"
     minutes = math.ceil(seconds / 60)
     return f"{minutes} minute{'s' * (minutes > 1)}"
+
+
+def say_waiting(seconds: float) -> str:
+    """Say how long a cell takes: tens of seconds, or minutes."""
+    if seconds < 55:
+        waiting = f"{10 * max(1, round(seconds / 10))} seconds"
+    else:
+        minutes = max(1, round(seconds / 60))
+        waiting = f"{minutes} minute{'s' * (minutes > 1)}"
+    return f"*The next cell takes about {waiting} of one processor core.*"
+
+
+def announce(cells: list[dict[str, Any]], slow: dict[str, int]) -> None:
+    """Write before each long cell how long it takes, and nowhere else."""
+    place = 0
+    while place < len(cells):
+        cell = cells[place]
+        seconds = slow.get(cell["id"], 0)
+        if cell["cell_type"] == "code" and seconds >= LONG:
+            if place == 0 or cells[place - 1]["cell_type"] == "code":
+                empty = {
+                    "cell_type": "markdown",
+                    "id": f"wait-{cell['id']}"[:64],
+                    "metadata": {},
+                    "source": [],
+                }
+                cells.insert(place, empty)
+                place += 1
+            before = cells[place - 1]
+            text = WAIT.sub("", source(before))
+            text += "\n\n" * bool(text) + say_waiting(seconds)
+            before["source"] = text.splitlines(keepends=True)
+        elif place and cells[place - 1]["cell_type"] == "markdown":
+            before = cells[place - 1]
+            text = WAIT.sub("", source(before))
+            if text != source(before):
+                before["source"] = text.splitlines(keepends=True)
+                if not text:
+                    del cells[place - 1]
+                    place -= 1
+        place += 1
 
 
 def card(name: str) -> str:
@@ -338,7 +388,10 @@ def fresh() -> dict[Path, str]:
                 f"{path.name}: one line of the card has to read "
                 "About … to read, … to run."
             )
-        texts[path] = CARD.sub(card(name), old)
+        chapter = json.loads(old)
+        announce(chapter["cells"], timed(name)["slow"])
+        text = json.dumps(chapter, indent=1, ensure_ascii=False) + "\n"
+        texts[path] = CARD.sub(card(name), text)
     texts[CHAPTERS / "exercises.md"] = exercise_page()
     return texts
 
