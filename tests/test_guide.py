@@ -200,3 +200,14 @@ def test_sections_end_with_questions_whose_answers_are_explained(name):
     assert len(answers) == text.count("Check yourself:")
     assert len(answers) >= 4
     assert all(len(answer.split()) >= 10 for answer in answers)
+
+
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_a_chapter_ends_with_works_to_read(name):
+    text = "\n\n".join(
+        cell.source for cell in cells(name) if cell.cell_type == "markdown"
+    )
+    _, further = text.split("\n## Further reading\n")
+    cited = set(re.findall(r"\{cite(?::\w+)?\}`([^`]+)`", further))
+    assert len(cited) >= 3
+    assert "\n## " not in further, "it is the last section"
