@@ -122,6 +122,23 @@ def masked_softmax(
     return weights.masked_fill(dead, 0.0).to(scores.dtype)
 
 
+def _broadcast_leading(*tensors: Tensor) -> tuple[int, ...] | None:
+    """Broadcast the axes before the last two; ``None`` if they do not fit."""
+    first = tensors[0].shape[:-2]
+    if all(tensor.shape[:-2] == first for tensor in tensors):
+        return tuple(first)
+    rank = max(tensor.dim() for tensor in tensors) - 2
+    leading = [1] * rank
+    for tensor in tensors:
+        start = rank - (tensor.dim() - 2)
+        for axis, size in enumerate(tensor.shape[:-2], start=start):
+            if leading[axis] == 1:
+                leading[axis] = size
+            elif size not in (1, leading[axis]):
+                return None
+    return tuple(leading)
+
+
 def _check_inputs(query: Tensor, key: Tensor, value: Tensor) -> None:
     """Refuse inputs that no score function could make sense of."""
     named = {"query": query, "key": key, "value": value}
@@ -142,15 +159,12 @@ def _check_inputs(query: Tensor, key: Tensor, value: Tensor) -> None:
             f"key: key {tuple(key.shape)} has {key.shape[-2]}, value "
             f"{tuple(value.shape)} has {value.shape[-2]}"
         )
-    try:
-        leading = [t.shape[:-2] for t in named.values()]
-        torch.broadcast_shapes(*leading)  # type: ignore[no-untyped-call]
-    except RuntimeError:
+    if _broadcast_leading(query, key, value) is None:
         shapes = [f"{name} {tuple(t.shape)}" for name, t in named.items()]
         raise ValueError(
             "the axes before the last two must be equal or 1 in query, key "
             f"and value, got {', '.join(shapes)}"
-        ) from None
+        )
 
 
 def _check_types(query: Tensor, key: Tensor, value: Tensor) -> None:

@@ -51,7 +51,7 @@ def use_book_style() -> None:
     import matplotlib as mpl
     from matplotlib.rcsetup import cycler
 
-    methods = ("query", "key", "value", "orange", "pink", "sky", "black")
+    free = ("black", "orange", "sky", "pink", "grey")  # no query, key, value
     mpl.rcParams.update(
         {
             "svg.hashsalt": "attention",
@@ -70,7 +70,7 @@ def use_book_style() -> None:
             "legend.frameon": False,
             "axes.spines.top": False,
             "axes.spines.right": False,
-            "axes.prop_cycle": cycler(color=[COLORS[m] for m in methods]),
+            "axes.prop_cycle": cycler(color=[COLORS[name] for name in free]),
             "lines.linewidth": 1.8,
         }
     )

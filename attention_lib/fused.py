@@ -16,67 +16,16 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.amp.autocast_mode import is_autocast_available
 
+from attention_lib.attention import (
+    _broadcast_leading,
+    _check_inputs,
+    _check_types,
+)
 from attention_lib.masks import causal_mask, to_sdpa_mask
 
 __all__ = [
     "scaled_dot_product_attention",
 ]
-
-
-def _broadcast_leading(*tensors: Tensor) -> tuple[int, ...] | None:
-    """Broadcast the leading axes; ``None`` if they do not fit."""
-    first_leading = tensors[0].shape[:-2]
-    if all(tensor.shape[:-2] == first_leading for tensor in tensors):
-        return tuple(first_leading)
-    rank = max(tensor.dim() for tensor in tensors) - 2
-    leading = [1] * rank
-    for tensor in tensors:
-        first = rank - (tensor.dim() - 2)
-        for axis, size in enumerate(tensor.shape[:-2], start=first):
-            if leading[axis] == 1:
-                leading[axis] = size
-            elif size not in (1, leading[axis]):
-                return None
-    return tuple(leading)
-
-
-def _check_inputs(query: Tensor, key: Tensor, value: Tensor) -> None:
-    """Refuse tensors that do not belong together."""
-    inputs = {"query": query, "key": key, "value": value}
-    for name, tensor in inputs.items():
-        if not isinstance(tensor, Tensor):
-            raise TypeError(
-                f"{name} must be a tensor, got {type(tensor).__name__}"
-            )
-        if not tensor.is_floating_point():
-            raise TypeError(
-                f"{name} must be floating-point, got {tensor.dtype}"
-            )
-        if tensor.dim() < 2:
-            raise ValueError(
-                f"{name} needs at least two axes (length, width), got "
-                f"shape {tuple(tensor.shape)}"
-            )
-        if tensor.dtype != query.dtype:
-            raise TypeError(
-                f"{name} has dtype {tensor.dtype}, query has {query.dtype}"
-            )
-        if tensor.device != query.device:
-            raise ValueError(
-                f"{name} is on {tensor.device}, query on {query.device}"
-            )
-    problem = ""
-    if query.shape[-1] != key.shape[-1]:
-        problem = "query and key differ in width"
-    elif key.shape[-2] != value.shape[-2]:
-        problem = "key and value differ in length"
-    elif _broadcast_leading(query, key, value) is None:
-        problem = "query, key and value do not broadcast"
-    if problem:
-        shapes = ", ".join(
-            f"{name} {tuple(tensor.shape)}" for name, tensor in inputs.items()
-        )
-        raise ValueError(f"{problem}: {shapes}")
 
 
 def _check_fits(name: str, tensor: Tensor, query: Tensor, key: Tensor) -> None:
@@ -286,6 +235,12 @@ def scaled_dot_product_attention(
     Built in :ref:`section 5.6 <sec-both-paths>`.
     """
     _check_inputs(query, key, value)
+    _check_types(query, key, value)
+    if query.shape[-1] != key.shape[-1]:
+        raise ValueError(
+            "query and key must have the same width, got query "
+            f"{tuple(query.shape)} and key {tuple(key.shape)}"
+        )
     _check_options(mask, bias, scale, dropout_p, query, key)
     device = query.device.type
     if is_autocast_available(device) and torch.is_autocast_enabled(device):

@@ -130,6 +130,20 @@ def _check_sequences(inputs: Tensor) -> None:
         )
 
 
+def _ends_of(
+    lengths: Sequence[int] | Shaped[Tensor, " B"], inputs: Tensor
+) -> list[int]:
+    """Return one length for each sample, refusing those that do not fit."""
+    ends = [int(length) for length in lengths]
+    if len(ends) != len(inputs) or not all(
+        0 <= end <= inputs.shape[1] for end in ends
+    ):
+        raise ValueError(
+            f"lengths {ends} do not fit inputs of shape {tuple(inputs.shape)}"
+        )
+    return ends
+
+
 def influence(
     model: Callable[..., Any],
     inputs: Shaped[Tensor, "B T *features"],
@@ -299,13 +313,7 @@ def padding_leak(
     Built in :ref:`section 5.8 <sec-leak-detectors>`.
     """
     _check_sequences(inputs)
-    ends = [int(length) for length in lengths]
-    if len(ends) != len(inputs) or not all(
-        0 <= end <= inputs.shape[1] for end in ends
-    ):
-        raise ValueError(
-            f"lengths {ends} do not fit inputs of shape {tuple(inputs.shape)}"
-        )
+    ends = _ends_of(lengths, inputs)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         before = _baseline(model, inputs)
@@ -430,11 +438,7 @@ def order_leak(
     """
     _check_sequences(inputs)
     count, length = inputs.shape[:2]
-    ends = [length] * count if lengths is None else [int(n) for n in lengths]
-    if len(ends) != count or not all(0 <= end <= length for end in ends):
-        raise ValueError(
-            f"lengths {ends} do not fit inputs of shape {tuple(inputs.shape)}"
-        )
+    ends = _ends_of([length] * count if lengths is None else lengths, inputs)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         before = _baseline(model, inputs)

@@ -44,6 +44,13 @@ def test_colours_are_distinct_and_well_formed():
     assert all(re.fullmatch("#[0-9A-F]{6}", c) for c in COLORS.values())
 
 
+def test_no_line_takes_a_reserved_colour_by_itself():
+    use_book_style()
+    cycle = mpl.rcParams["axes.prop_cycle"].by_key()["color"]
+    assert not {COLORS[role] for role in ("query", "key", "value")} & {*cycle}
+    assert len(set(cycle)) == len(cycle) >= 5
+
+
 def test_the_same_figure_is_the_same_file():
     files = []
     for _ in range(2):

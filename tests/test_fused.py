@@ -733,13 +733,21 @@ GOOD = {"query": (2, 3, 4), "key": (2, 5, 4), "value": (2, 5, 6)}
     [
         ({"key": (2, 5, 3)}, ValueError, r"query and key.*width.*\(2, 5, 3\)"),
         ({"value": (2, 6, 6)}, ValueError, r"key and value.*length.*6, 6"),
-        ({"key": (3, 5, 4)}, ValueError, "do not broadcast"),
-        ({"query": (4,)}, ValueError, r"query needs at least two axes.*4,"),
-        ({"value": (5,)}, ValueError, "value needs at least two axes"),
-        ({"query": [[1.0]]}, TypeError, "query must be a tensor, got list"),
-        ({"key": torch.int64}, TypeError, "key must be floating-point"),
-        ({"value": F64}, TypeError, "value has dtype torch.float64, query"),
-        ({"key": "meta"}, ValueError, "key is on meta, query on cpu"),
+        ({"key": (3, 5, 4)}, ValueError, r"axes before.*\(3, 5, 4\)"),
+        ({"query": (4,)}, ValueError, r"query must have at least two.*4,"),
+        ({"value": (5,)}, ValueError, "value must have at least two"),
+        (
+            {"query": [[1.0]]},
+            TypeError,
+            "query must be a torch.Tensor",
+        ),
+        (
+            {"key": torch.int64},
+            TypeError,
+            "key must be of a floating",
+        ),
+        ({"value": F64}, TypeError, "share one type.*float64"),
+        ({"key": "meta"}, ValueError, "key is on meta but query is on cpu"),
         ({"mask": torch.ones(3, 5)}, TypeError, r"mask must be boolean"),
         ({"mask": torch.ones(3, 5)}, TypeError, r"mask\.bool\(\)"),
         ({"mask": torch.tensor([3, 5])}, TypeError, "got torch.int64"),
@@ -794,7 +802,7 @@ def test_a_key_longer_than_its_value_is_refused():
     for need_weights, (keys, values) in itertools.product(
         (True, False), ((5, 6), (6, 5), (1, 6), (6, 1))
     ):
-        with pytest.raises(ValueError, match="key and value differ in length"):
+        with pytest.raises(ValueError, match=r"key and value.*same length"):
             scaled_dot_product_attention(
                 torch.randn(1, 1, 3, 8),
                 torch.randn(1, 1, keys, 8),

@@ -123,87 +123,41 @@ def _inside(query: Tensor, key: Tensor, to_query: Any, to_key: Any) -> Tensor:
     return inside
 
 
-def _additive(
-    query: Tensor,
-    key: Tensor,
-    to_query: Tensor,
-    to_key: Tensor,
-    vector: Tensor,
-) -> Tensor:
-    return torch.tanh(_inside(query, key, to_query, to_key)) @ vector
+def _finish(
+    finish: Callable[[Tensor, Tensor], Tensor],
+) -> Callable[..., Tensor]:
+    """Make a score of what is done with the hidden layer and the vector."""
+
+    def score(
+        query: Tensor, key: Tensor, to_query: Any, to_key: Any, vector: Tensor
+    ) -> Tensor:
+        return finish(_inside(query, key, to_query, to_key), vector)
+
+    return score
 
 
-def _additive_linear(
-    query: Tensor,
-    key: Tensor,
-    to_query: Tensor,
-    to_key: Tensor,
-    vector: Tensor,
-) -> Tensor:
-    return _inside(query, key, to_query, to_key) @ vector
+def _then(
+    right: Callable[..., Tensor], change: Callable[[Tensor], Tensor]
+) -> Callable[..., Tensor]:
+    """Make a wrong answer: the right one, and one step too many."""
+    return lambda *arguments: change(right(*arguments))
 
 
-def _additive_late(
-    query: Tensor,
-    key: Tensor,
-    to_query: Tensor,
-    to_key: Tensor,
-    vector: Tensor,
-) -> Tensor:
-    return torch.tanh(_additive_linear(query, key, to_query, to_key, vector))
+_additive = _finish(lambda inside, vector: torch.tanh(inside) @ vector)
+_additive_linear = _finish(lambda inside, vector: inside @ vector)
+_additive_late = _then(_additive_linear, torch.tanh)
+_additive_squeezed = _then(_additive, torch.squeeze)
+_additive_turned = _then(_additive, lambda scores: scores.mT)
+_additive_weights = _then(_additive, lambda scores: scores.softmax(dim=-1))
+_additive_one_vector = _finish(lambda inside, _: torch.tanh(inside).sum(-1))
 
 
 def _additive_apart(
-    query: Tensor,
-    key: Tensor,
-    to_query: Tensor,
-    to_key: Tensor,
-    vector: Tensor,
+    query: Tensor, key: Tensor, to_query: Any, to_key: Any, vector: Tensor
 ) -> Tensor:
     left = torch.tanh(query @ to_query.T)
     right = torch.tanh(key @ to_key.T)
     return (left[..., :, None, :] + right[..., None, :, :]) @ vector
-
-
-def _additive_squeezed(
-    query: Tensor,
-    key: Tensor,
-    to_query: Tensor,
-    to_key: Tensor,
-    vector: Tensor,
-) -> Tensor:
-    return _additive(query, key, to_query, to_key, vector).squeeze()
-
-
-def _additive_turned(
-    query: Tensor,
-    key: Tensor,
-    to_query: Tensor,
-    to_key: Tensor,
-    vector: Tensor,
-) -> Tensor:
-    return _additive(query, key, to_query, to_key, vector).mT
-
-
-def _additive_weights(
-    query: Tensor,
-    key: Tensor,
-    to_query: Tensor,
-    to_key: Tensor,
-    vector: Tensor,
-) -> Tensor:
-    scores = _additive(query, key, to_query, to_key, vector)
-    return torch.softmax(scores, dim=-1)
-
-
-def _additive_one_vector(
-    query: Tensor,
-    key: Tensor,
-    to_query: Tensor,
-    to_key: Tensor,
-    vector: Tensor,
-) -> Tensor:
-    return torch.tanh(_inside(query, key, to_query, to_key)).sum(-1)
 
 
 def _wave(*shape: int) -> Tensor:
@@ -547,10 +501,7 @@ def _blocked_full_only(
     return _blocked(query[:, :full], key, vector, block)
 
 
-def _blocked_turned(
-    query: Tensor, key: Tensor, vector: Tensor, block: int
-) -> Tensor:
-    return _blocked(query, key, vector, block).mT
+_blocked_turned = _then(_blocked, lambda scores: scores.mT)
 
 
 def _blocked_stacked(
