@@ -278,14 +278,12 @@ def scaled_dot_product_attention(
         )
         fused = fused and bias is None and has_kernel
 
-    # The kernel's own causal mask starts at the upper left corner.
-    kernel_causal = (
-        fused
-        and is_causal
-        and mask is None
-        and bias is None
-        and query_length == key_length
-    )
+    # The kernel's own causal mask starts at the upper left corner. (An `if`
+    # makes a plain bool of what a compiler knows as a symbol only.)
+    kernel_causal = False
+    unmasked = mask is None and bias is None
+    if fused and is_causal and unmasked and query_length == key_length:
+        kernel_causal = True
     if mask is not None and mask.dim() < 2:
         mask = mask.reshape(1, -1)
     if is_causal and not kernel_causal and query_length > 1:

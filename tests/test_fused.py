@@ -693,6 +693,22 @@ def test_it_compiles_into_one_graph(need_weights, option):
     torch.testing.assert_close(*gradients)
 
 
+@pytest.mark.plain
+@BOTH
+def test_it_compiles_for_lengths_that_are_not_known(need_weights):
+    def run(query, key):
+        return scaled_dot_product_attention(
+            query, key, key, is_causal=True, need_weights=need_weights
+        )[0]
+
+    compiled = torch.compile(
+        run, fullgraph=True, backend="eager", dynamic=True
+    )
+    for queries, keys in ((4, 4), (6, 6), (2, 5), (3, 7)):
+        query, key = torch.randn(2, queries, 8), torch.randn(2, keys, 8)
+        torch.testing.assert_close(compiled(query, key), run(query, key))
+
+
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 @BOTH
 def test_it_can_be_mapped_over_a_batch(need_weights):
