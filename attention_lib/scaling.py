@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from attention_lib.attention import _widen
 from attention_lib.scoring import dot_score
 
 __all__ = [
@@ -80,8 +81,9 @@ def scaled_dot_score(
             f"scale must be a number or a tensor, got {type(scale).__name__}"
         )
     if query.is_floating_point():  # dot_score refuses anything else
-        wide = query.to(torch.promote_types(query.dtype, torch.float32))
-        # Scaling the query is less work than scaling Tq x Tk scores.
+        wide = _widen(query)
+        # Less work than scaling the scores if d_k < Tk, and no second copy
+        # of the large Tq x Tk matrix in any case.
         query = wide * (
             scale.to(wide.dtype) if isinstance(scale, Tensor) else scale
         )
@@ -100,8 +102,10 @@ def dot_product_moments(
     """Predict mean and variance of a dot product from its components.
 
     The pairs ``(query[i], key[i])`` are taken to be independent of each
-    other and all distributed alike. If ``correlation`` is not 0, each pair
-    is taken to be jointly normal; otherwise any distribution will do.
+    other and all distributed alike. If ``correlation`` is 0, ``query[i]``
+    and ``key[i]`` are taken to be independent, which is more than
+    uncorrelated, and any distribution will do; otherwise they are taken to
+    be jointly normal.
 
     Args:
         width: Number of components, ``d_k``.
@@ -149,11 +153,6 @@ def dot_product_moments(
         + 2.0 * query_mean * key_mean * covariance
     )
     return width * mean, width * variance
-
-
-def _widen(tensor: Tensor) -> Tensor:
-    """Return half precision as float32 and anything else as it is."""
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def softmax_jacobian(

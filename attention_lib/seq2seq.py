@@ -46,7 +46,6 @@ __all__ = [
     "Memory",
     "Scores",
     "Seq2Seq",
-    "T",
     "TrainingLog",
     "beam_search",
     "evaluate",
@@ -62,7 +61,7 @@ __all__ = [
 ]
 
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 class Memory(NamedTuple):
@@ -367,8 +366,8 @@ def fixed_vector_model(
 
 
 def _progress(
-    steps: Iterable[T], total: int, show: bool, what: str
-) -> Iterable[T]:
+    steps: Iterable[_T], total: int, show: bool, what: str
+) -> Iterable[_T]:
     """Wrap an iterable in a progress bar, in Jupyter or on a terminal.
 
     The environment variable ``TQDM_DISABLE=1`` turns all bars off.
@@ -384,7 +383,7 @@ def _progress(
             from tqdm.auto import tqdm  # type: ignore[import-untyped]
     except ImportError:
         return steps
-    bar: Iterable[T] = tqdm(steps, total=total, desc=what, leave=False)
+    bar: Iterable[_T] = tqdm(steps, total=total, desc=what, leave=False)
     return bar
 
 
@@ -513,11 +512,11 @@ def _run_job(number: int) -> bytes:
 
 
 def run_parallel(
-    jobs: Sequence[Callable[[], T]],
+    jobs: Sequence[Callable[[], _T]],
     *,
     workers: int = 2,
     progress: bool = True,
-) -> list[T]:
+) -> list[_T]:
     """Run independent jobs side by side, each on one thread.
 
     Small recurrent networks gain nothing from many threads, but two runs in
