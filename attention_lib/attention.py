@@ -17,6 +17,22 @@ __all__ = [
 ]
 
 
+# Asked once: a compiler cannot always follow the question.
+_AUTOCAST_DEVICES = frozenset(
+    filter(
+        is_autocast_available,
+        ("cpu", "cuda", "hpu", "ipu", "mps", "mtia", "xla", "xpu"),
+    )
+)
+
+
+def _autocasts(device_type: str) -> bool:
+    """Tell whether layers choose their own precision on this device."""
+    return device_type in _AUTOCAST_DEVICES and torch.is_autocast_enabled(
+        device_type
+    )
+
+
 def _widen(tensor: Tensor) -> Tensor:
     """Return half-precision tensors as float32, others as they are."""
     if tensor.dtype in (torch.float16, torch.bfloat16):
@@ -66,6 +82,47 @@ def _check_mask(mask: Tensor, scores: Tensor) -> None:
         )
 
 
+def _quick_softmax(
+    scores: Tensor, mask: Tensor | None, dim: int
+) -> Tensor | None:
+    """Return the softmax if no row needs special care, else ``None``.
+
+    Each pass over all scores costs time. So a row with no key is found in
+    the mask, which is often small; it keeps all its scores and is emptied
+    after the softmax. A row that this does not serve, such as one with NaN
+    behind the mask, comes out as NaN throughout: its first key tells. Values
+    are looked at on the CPU only: a compiler has none yet, and the CPU would
+    have to wait for a GPU.
+    """
+    if (
+        scores.device.type != "cpu"
+        or scores.dim() == 0
+        or torch.compiler.is_compiling()
+    ):
+        return None
+    alive = out = None
+    try:
+        if mask is not None:
+            keep = mask[(None,) * (scores.dim() - mask.dim())]
+            rows = keep.view(torch.uint8).amax(dim, keepdim=True) > 0
+            if not bool(rows.all()):
+                alive, keep = rows, keep | ~rows
+            if keep.numel() < scores.numel():
+                hidden = torch.where(keep, 0.0, -torch.inf)
+                scores = scores + hidden.to(scores.dtype)
+            else:
+                scores = torch.where(keep, scores, -torch.inf)
+            if not (torch.is_grad_enabled() and scores.requires_grad):
+                out = scores  # nobody else needs this memory
+        weights = torch.softmax(scores, dim, out=out)
+        if alive is not None:
+            weights = weights * alive
+        lost = bool(weights.narrow(dim, 0, 1).isnan().any())
+    except RuntimeError:  # as under vmap, which shows no values
+        return None
+    return None if lost else weights
+
+
 def masked_softmax(
     scores: Float[Tensor, "..."],
     mask: Bool[Tensor, "..."] | None = None,
@@ -108,18 +165,21 @@ def masked_softmax(
     Built in :ref:`section 2.6 <sec-one-formula>`.
     """
     _check_floating("scores", scores)
-    keep = scores != -torch.inf
     if mask is not None:
         _check_mask(mask, scores)
-        keep = keep & mask
-    dead = ~keep.any(dim=dim, keepdim=True)
-
     wide = _widen(scores)
-    # -inf hides a key; in a row with no key at all it would give 0/0, so
-    # such a row is filled with 0 before the softmax and emptied after it.
-    fill = torch.where(dead, 0.0, -torch.inf).to(wide.dtype)
-    weights = torch.softmax(torch.where(keep, wide, fill), dim=dim)
-    return weights.masked_fill(dead, 0.0).to(scores.dtype)
+    if wide.numel() == 0:
+        return torch.softmax(scores, dim=dim)
+    weights = _quick_softmax(wide, mask, dim)
+    if weights is None:
+        if mask is not None:
+            wide = torch.where(mask, wide, -torch.inf)
+        # -inf hides a key; in a row with no key at all it would give 0/0, so
+        # such a row is filled with 0 before the softmax and emptied after.
+        dead = wide.amax(dim=dim, keepdim=True) == -torch.inf
+        weights = torch.softmax(wide.masked_fill(dead, 0.0), dim=dim)
+        weights = weights.masked_fill(dead, 0.0)
+    return weights.to(scores.dtype)
 
 
 def _broadcast_leading(*tensors: Tensor) -> tuple[int, ...] | None:
@@ -139,8 +199,10 @@ def _broadcast_leading(*tensors: Tensor) -> tuple[int, ...] | None:
     return tuple(leading)
 
 
-def _check_inputs(query: Tensor, key: Tensor, value: Tensor) -> None:
-    """Refuse inputs that no score function could make sense of."""
+def _check_inputs(
+    query: Tensor, key: Tensor, value: Tensor
+) -> tuple[int, ...]:
+    """Refuse inputs that no score could compare; return the leading axes."""
     named = {"query": query, "key": key, "value": value}
     for name, tensor in named.items():
         _check_floating(name, tensor)
@@ -153,18 +215,22 @@ def _check_inputs(query: Tensor, key: Tensor, value: Tensor) -> None:
             raise ValueError(
                 f"{name} is on {tensor.device} but query is on {query.device}"
             )
+    if query.shape == key.shape == value.shape:
+        return tuple(query.shape[:-2])
     if key.shape[-2] != value.shape[-2]:
         raise ValueError(
             "key and value must have the same length, one value for each "
             f"key: key {tuple(key.shape)} has {key.shape[-2]}, value "
             f"{tuple(value.shape)} has {value.shape[-2]}"
         )
-    if _broadcast_leading(query, key, value) is None:
+    leading = _broadcast_leading(query, key, value)
+    if leading is None:
         shapes = [f"{name} {tuple(t.shape)}" for name, t in named.items()]
         raise ValueError(
             "the axes before the last two must be equal or 1 in query, key "
             f"and value, got {', '.join(shapes)}"
         )
+    return leading
 
 
 def _check_types(query: Tensor, key: Tensor, value: Tensor) -> None:
@@ -250,7 +316,7 @@ def attend(
     if not 0.0 <= dropout_p <= 1.0:
         raise ValueError(f"dropout_p must be in [0, 1], got {dropout_p}")
     device = query.device.type
-    if is_autocast_available(device) and torch.is_autocast_enabled(device):
+    if _autocasts(device):
         # Autocast would compute the scores in half precision.
         with torch.autocast(device, enabled=False):
             context, weights = attend(

@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
-from torch.amp.autocast_mode import is_autocast_available
 
 from attention_lib.attention import (
+    _autocasts,
     _broadcast_leading,
     _check_inputs,
     _check_types,
@@ -144,7 +144,7 @@ def _find_dead_rows(keep: Tensor) -> Tensor | None:
     """
     if keep.shape[-1] == 0:
         return ~keep.any(dim=-1, keepdim=True)
-    largest = keep.to(torch.uint8).amax(dim=-1, keepdim=True)
+    largest = keep.view(torch.uint8).amax(dim=-1, keepdim=True)
     if torch.compiler.is_compiling() or keep.device.type != "cpu":
         return largest == 0
     return None if bool(largest.all()) else largest == 0
@@ -234,7 +234,7 @@ def scaled_dot_product_attention(
 
     Built in :ref:`section 5.6 <sec-both-paths>`.
     """
-    _check_inputs(query, key, value)
+    leading = _check_inputs(query, key, value)
     _check_types(query, key, value)
     if query.shape[-1] != key.shape[-1]:
         raise ValueError(
@@ -243,7 +243,7 @@ def scaled_dot_product_attention(
         )
     _check_options(mask, bias, scale, dropout_p, query, key)
     device = query.device.type
-    if is_autocast_available(device) and torch.is_autocast_enabled(device):
+    if _autocasts(device):
         # Autocast would compute the scores in half precision.
         with torch.autocast(device, enabled=False):
             return scaled_dot_product_attention(
@@ -265,11 +265,8 @@ def scaled_dot_product_attention(
     dtype = query.dtype
     half = dtype in (torch.float16, torch.bfloat16)
     precise = torch.float32 if half else dtype
-    fused = not need_weights and 0 not in (
-        *query.shape,
-        *key.shape,
-        *value.shape,
-    )
+    empty = 0 in (query.numel(), key.numel(), value.numel())
+    fused = not (need_weights or empty)
     if half:
         # A kernel would round the bias to half, and where PyTorch has no
         # kernel it may round the scores.
@@ -317,8 +314,6 @@ def scaled_dot_product_attention(
             context, weights = context.to(dtype), weights.to(dtype)
         return context, weights if need_weights else None
 
-    leading = _broadcast_leading(query, key, value)
-    assert leading is not None
     attn_mask = mask if bias is None else bias
     context = F.scaled_dot_product_attention(
         _as_four_axes(_expand_leading(query, leading), leading),

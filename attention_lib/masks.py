@@ -30,7 +30,7 @@ __all__ = [
 
 def _check_length(name: str, value: int) -> None:
     """Refuse a length that is not a non-negative integer."""
-    if isinstance(value, bool) or not isinstance(value, int | torch.SymInt):
+    if isinstance(value, bool) or not isinstance(value, (int, torch.SymInt)):
         raise TypeError(f"{name} must be an int, got {type(value).__name__}")
     if value < 0:
         raise ValueError(f"{name} must be at least 0, got {value}")
@@ -162,7 +162,7 @@ def causal_mask(
     if offset is None:
         offset = key_length - query_length
     elif isinstance(offset, bool) or not isinstance(
-        offset, int | torch.SymInt
+        offset, (int, torch.SymInt)
     ):
         raise TypeError(f"offset must be an int, got {type(offset).__name__}")
     everything = torch.ones(

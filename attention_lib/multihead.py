@@ -13,8 +13,8 @@ from typing import Protocol, runtime_checkable
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
-from torch.amp.autocast_mode import is_autocast_available
 
+from attention_lib.attention import _autocasts
 from attention_lib.fused import scaled_dot_product_attention
 
 __all__ = [
@@ -117,13 +117,6 @@ def _check_sizes(**sizes: int) -> None:
             raise TypeError(f"{name} must be an int, got {size!r}")
         if size < 1:
             raise ValueError(f"{name} must be at least 1, got {size}")
-
-
-def _autocasts(device_type: str) -> bool:
-    """Tell whether linear layers choose their own type on this device."""
-    return is_autocast_available(device_type) and torch.is_autocast_enabled(
-        device_type
-    )
 
 
 def _check_input(

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.amp.autocast_mode import is_autocast_available
+
+from attention_lib.attention import _autocasts
 
 __all__ = [
     "AdditiveScore",
@@ -76,7 +77,7 @@ def _widen(*tensors: Tensor) -> list[Tensor]:
 
 def _no_autocast(device: torch.device) -> AbstractContextManager[Any]:
     """Keep autocast from narrowing the numbers again."""
-    if is_autocast_available(device.type):
+    if _autocasts(device.type):
         return torch.autocast(device.type, enabled=False)
     return nullcontext()
 

@@ -232,6 +232,20 @@ def test_the_gradient_of_a_hidden_score_is_exactly_zero():
     assert (scores.grad[keep] != 0).any()
 
 
+@pytest.mark.parametrize("dead", [False, True])
+@pytest.mark.parametrize("dim", [-1, 0])
+def test_masked_softmax_can_be_mapped_over_a_batch(dim, dead):
+    scores, keep = small(3, 4, 5), torch.rand(3, 4, 5) < 0.7
+    keep[0] &= not dead
+
+    def run(scores, keep):
+        return masked_softmax(scores, keep, dim=dim)
+
+    mapped = torch.func.vmap(run)(scores, keep)
+    alone = torch.stack(list(map(run, scores, keep)))
+    torch.testing.assert_close(mapped, alone)
+
+
 # --- masked_softmax: types, and leaving things alone ------------------------
 
 
