@@ -6,7 +6,7 @@
 A second run changes nothing: cell ids, tags and figure metadata stay, counts
 run from 1, times and versions are not recorded in the chapter. What a chapter
 costs, in seconds of one processor core, goes to ``chapters/times.json`` when
-its code is not the code that was timed last; ``tools/times.py`` reads it.
+its code is not the code that was timed last; ``tools/guide.py`` reads it.
 """
 
 from __future__ import annotations
