@@ -1,9 +1,11 @@
 """Write what can be counted: times on cards and pages, and the exercises.
 
-Each chapter's card says how long the chapter takes; the start page and others
-hold times in brackets, ``[an hour]{.time-idea}``; ``chapters/exercises.md``
-lists all exercises. All are computed from the chapters and from
-``chapters/times.json``, which ``tools/execute.py`` measures.
+Each chapter's card says how long the chapter takes, and a sentence before each
+long cell how long that one does; the start page and others hold times in
+brackets, ``[an hour]{.time-idea}``; ``chapters/paths.md`` has a table of the
+chapters, and ``chapters/exercises.md`` lists all exercises. All are computed
+from the chapters and from ``chapters/times.json``, which ``tools/execute.py``
+measures.
 
     python tools/guide.py            write them
     python tools/guide.py --check    fail if writing would change something
@@ -37,6 +39,10 @@ LONG = 10
 CARD = re.compile(r"About [^\"\n]* to read, [^\"\n]* to run\b[^\"\n]*\.")
 WAIT = re.compile(r"\n*\*The next cell takes about [^*\n]+\*\s*\Z")
 TIME = re.compile(r"\[[^\]]*\]\{\.time-([\w-]+)\}")
+COURSE = re.compile(
+    r"(^\| no\. \| chapter \| to read \|\n\|[-:| ]+\|\n)(?:^\|.*\n)*",
+    re.MULTILINE,
+)
 EXERCISE = re.compile(
     r"^(?P<fence>:{3,}|`{3,})\{exercise\} (?P<title>[^\n]+)\n"
     r":label: (?P<label>\S+)\n"
@@ -364,9 +370,17 @@ def listed(found: dict[str, list[Exercise]], mark: str) -> list[str]:
     return [";\n".join(entries) + "."]
 
 
+def course_row(name: str) -> str:
+    """Return a chapter's row in the table of the course."""
+    label, _ = chapter_title(name)
+    minutes = say_minutes(reading_minutes(name))
+    return f"| {int(name[:2])} | {{ref}}`{label}` | {minutes} |\n"
+
+
 def fresh() -> dict[Path, str]:
     """Return the text that each file should have."""
     said = times()
+    course = "".join(map(course_row, chapter_names()))
 
     def bracket(match: re.Match[str]) -> str:
         if match[1] not in said:
@@ -378,8 +392,10 @@ def fresh() -> dict[Path, str]:
     texts = {}
     for path in (ROOT / "index.md", *sorted(CHAPTERS.glob("*.md"))):
         old = path.read_text("utf-8")
-        if TIME.search(old):
-            texts[path] = TIME.sub(bracket, old)
+        text = TIME.sub(bracket, old)
+        text = COURSE.sub(lambda match: match[1] + course, text)
+        if TIME.search(old) or COURSE.search(old):
+            texts[path] = text
     for name in [*chapter_names(), "errata"]:
         path = CHAPTERS / f"{name}.ipynb"
         old = path.read_text("utf-8")
