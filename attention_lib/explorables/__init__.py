@@ -1,0 +1,101 @@
+"""The figures of the book that compute live, for notebooks.
+
+In the book they stand in the pages; :func:`explore` draws one in Jupyter or
+Colab. They compute in the browser, so no kernel is needed to move them. The
+specifications are written by ``tools/explorables.py``.
+"""
+
+from __future__ import annotations
+
+import html
+import itertools
+import json
+from importlib.resources import files
+from typing import Any
+
+__all__ = ["NAMES", "explore"]
+
+#: The explorables, in the order of the chapters that they stand in.
+NAMES = (
+    "worked-example",
+    "temperature",
+    "alignment",
+    "scaling",
+    "masks",
+    "heads",
+)
+# What a notebook loads Vega from; the book ships the same version.
+_VEGA = "https://cdn.jsdelivr.net/npm/vega@6.4.0/build/vega.min.js"
+_STYLE = (
+    ".explorable{max-width:46em;margin:0}"
+    ".explorable-controls label{display:flex;gap:.6em;align-items:center}"
+    ".explorable-controls input[type=range]{flex:1}"
+    ".explorable-still svg{max-width:100%;height:auto}"
+)
+_count = itertools.count()
+
+
+class _Explorable:
+    """A live figure that a notebook displays."""
+
+    def __init__(self, name: str) -> None:
+        folder = files("attention_lib.explorables")
+        self._name = name
+        self._text = (folder / f"{name}.json").read_text("utf-8").strip()
+        self._still = (folder / f"{name}.svg").read_text("utf-8").strip()
+        self._script = (folder / "explorable.js").read_text("utf-8")
+
+    def __repr__(self) -> str:
+        return f"explore({self._name!r})"
+
+    def _repr_mimebundle_(
+        self, include: Any = None, exclude: Any = None
+    ) -> dict[str, Any]:
+        """Return the figure for a notebook, most capable form first."""
+        figure = json.loads(self._text)
+        anchor = f"explorable-{self._name}-{next(_count)}"
+        title = html.escape(figure["title"])
+        data = self._text.replace("</", "<\\/")
+        page = (
+            f"<style>{_STYLE}</style>"
+            f'<figure class="explorable" id="{anchor}">'
+            f'<div class="explorable-still">{self._still}</div>'
+            f'<div class="explorable-live" role="group" aria-label="{title}"'
+            " hidden>"
+            '<div class="explorable-controls"></div>'
+            '<div class="explorable-view"></div>'
+            '<p class="explorable-readout" aria-live="polite"></p>'
+            '<script type="application/json" class="explorable-spec">'
+            f"{data}</script></div></figure>"
+            f"<script>{self._script}"
+            f"attentionExplorables.start("
+            f'document.getElementById("{anchor}"), "{_VEGA}");</script>'
+        )
+        return {"text/plain": repr(self), "text/html": page}
+
+
+def explore(name: str) -> _Explorable:
+    """Return a figure of the book that computes live, to be displayed.
+
+    It needs a network once, for Vega; without one, and where scripts are
+    off, a still picture is shown.
+
+    Args:
+        name: One of :data:`NAMES`.
+
+    Returns:
+        What a notebook displays as the figure, if it is a cell's last line.
+
+    Raises:
+        ValueError: If there is no such figure.
+
+    Example:
+        >>> explore("temperature")
+        explore('temperature')
+    """
+    if name not in NAMES:
+        raise ValueError(
+            f"name must be one of {', '.join(map(repr, NAMES))}, "
+            f"got {name!r}"
+        )
+    return _Explorable(name)

@@ -1,0 +1,123 @@
+"""The directive for figures that compute live in the page.
+
+    :::{explorable} temperature
+    :name: fig-explore-temperature
+    :alt: What the still picture shows.
+
+    The caption.
+    :::
+
+Every output gets the still picture. On a web page a script replaces it once
+it comes near the view, unless scripts are off.
+"""
+
+from __future__ import annotations
+
+import json
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from docutils.parsers.rst import directives
+from docutils.parsers.rst.directives.images import Figure
+from sphinx.application import Sphinx
+from sphinx.util.fileutil import copy_asset
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+FOLDER = ROOT / "attention_lib" / "explorables"
+SCRIPT = "explorable.js"
+WEB = ("html", "dirhtml")
+
+
+class LivePart(nodes.General, nodes.Element):
+    """What a web page shows in place of the still picture."""
+
+
+class Explorable(Figure):
+    """A numbered figure whose content is computed live."""
+
+    option_spec = {
+        "name": directives.unchanged,
+        "alt": directives.unchanged_required,
+    }
+
+    def run(self) -> list[nodes.Node]:
+        """Make the figure: still picture, live part and caption."""
+        name = self.arguments[0]
+        path = FOLDER / f"{name}.json"
+        if not path.exists():
+            known = ", ".join(one.stem for one in sorted(FOLDER.glob("*.json")))
+            raise self.error(f"no explorable {name!r}; there are: {known}")
+        if "alt" not in self.options:
+            raise self.error(f"the explorable {name!r} needs an :alt: text")
+        self.arguments[0] = f"/{FOLDER.relative_to(ROOT)}/{name}.svg"
+        figure, *rest = super().run()
+        if not isinstance(figure, nodes.figure):
+            return [figure, *rest]
+        figure["classes"].append("explorable")
+        figure[0]["classes"].append("explorable-still")
+        figure.insert(1, LivePart(explorable=name))
+        self.state.document.settings.env.note_dependency(str(path))
+        return [figure, *rest]
+
+
+def visit_live_part(translator: Any, node: LivePart) -> None:
+    """Write the place for the live figure, its controls and its data."""
+    if translator.builder.name not in WEB:
+        raise nodes.SkipNode
+    text = (FOLDER / f"{node['explorable']}.json").read_text("utf-8")
+    title = escape(json.loads(text)["title"])
+    translator.body.append(
+        f'<div class="explorable-live" role="group" aria-label="{title}"'
+        " hidden>"
+        '<div class="explorable-controls"></div>'
+        '<div class="explorable-view"></div>'
+        '<p class="explorable-readout" aria-live="polite"></p>'
+        '<script type="application/json" class="explorable-spec">'
+        # "</script>" inside the data would end it.
+        + text.strip().replace("</", "<\\/")
+        + "</script></div>"
+    )
+    raise nodes.SkipNode
+
+
+def skip_live_part(translator: Any, node: LivePart) -> None:
+    """Leave the still picture alone where nothing can move."""
+    raise nodes.SkipNode
+
+
+def add_script(
+    app: Sphinx,
+    page: str,
+    template: str,
+    context: dict[str, Any],
+    doctree: nodes.document | None,
+) -> None:
+    """Load the script only where there is a figure to bring to life."""
+    if doctree is not None and any(doctree.findall(LivePart)):
+        app.add_js_file(SCRIPT, loading_method="defer")
+
+
+def copy_script(app: Sphinx, failure: Exception | None) -> None:
+    """Put the script into the site."""
+    if failure is None and app.builder.name in WEB:
+        copy_asset(str(FOLDER / SCRIPT), str(Path(app.outdir) / "_static"))
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Register everything with Sphinx."""
+    skip = (skip_live_part, None)
+    app.add_node(
+        LivePart,
+        html=(visit_live_part, None),
+        epub=skip,
+        latex=skip,
+        text=skip,
+        man=skip,
+        texinfo=skip,
+    )
+    app.add_directive("explorable", Explorable)
+    app.connect("html-page-context", add_script)
+    app.connect("build-finished", copy_script)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
