@@ -59,6 +59,30 @@ What checks the answers to the exercises.
 
 - {py:func}`~attention_lib.exercises.check`: Print a verdict on an answer.
 """
+EXPLORABLES = f"""\
+(api-explorables)=
+# `attention_lib.explorables`
+
+The figures of the book that compute live, for notebooks.
+
+{NOTE}
+```{{eval-rst}}
+.. py:module:: attention_lib.explorables
+
+.. autofunction:: attention_lib.explorables.explore
+
+.. autodata:: attention_lib.explorables.NAMES
+   :no-value:
+```
+"""
+EXPLORABLES_INDEX = """\
+## {ref}`attention_lib.explorables <api-explorables>`
+
+The figures of the book that compute live, for notebooks.
+
+- {py:func}`~attention_lib.explorables.explore`: Return a figure of the book that computes live, to be displayed.
+- {py:data}`~attention_lib.explorables.NAMES`: The explorables, in the order of the chapters that they stand in.
+"""  # noqa: E501
 
 
 class Name(NamedTuple):
@@ -224,10 +248,16 @@ def module_page(module: Module) -> str:
 def pages() -> dict[str, str]:
     """Return the text of each page, by its path below ``chapters``."""
     found = modules()
-    index = [HEAD, *map(index_entry, found), EXERCISES_INDEX]
+    index = [
+        HEAD,
+        *map(index_entry, found),
+        EXERCISES_INDEX,
+        EXPLORABLES_INDEX,
+    ]
     return {
         "api.md": "\n".join(index),
         "api/exercises.md": EXERCISES,
+        "api/explorables.md": EXPLORABLES,
         **{f"api/{each.name}.md": module_page(each) for each in found},
     }
 

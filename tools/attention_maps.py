@@ -30,12 +30,13 @@ SCORE, SEED = "general", 0
 LONGEST = 10  # words of English: what fits on a phone
 
 
-def settings(chapter: str, names: Sequence[str]) -> dict[str, Any]:
+def settings(chapter: str, wanted_names: str) -> dict[str, Any]:
     """Run those statements of a chapter that define the given names.
 
     Args:
         chapter: The notebook's name, without its ending.
-        names: What to define: settings, functions, classes.
+        wanted_names: What to define, settings, functions and classes, set
+            apart by blanks.
 
     Returns:
         The values by name, and the modules that the chapter imports.
@@ -43,6 +44,7 @@ def settings(chapter: str, names: Sequence[str]) -> dict[str, Any]:
     Raises:
         KeyError: If the chapter does not define one of the names.
     """
+    names = wanted_names.split()
     path = ROOT / "chapters" / f"{chapter}.ipynb"
     cells = json.loads(path.read_text("utf-8"))["cells"]
     # A chapter also uses what its own exported cells define.
@@ -101,7 +103,7 @@ def weights_of(model: Any, pair: Any) -> list[Any]:
 
 
 def describe(pair: Any) -> dict[str, Any]:
-    """Return a sentence, its translation and the words that belong together."""
+    """Return a sentence, its translation and which words belong together."""
     return {
         "english": [*pair.source, "end"],
         "chinese": list(pair.target),
@@ -132,8 +134,7 @@ def alignment() -> dict[str, Any]:
 
     chapter = settings(
         "03_scoring",
-        ["CLAUSES", "SEEDS", "WIDTH", "BUDGET", "BUILD", "SHOWN"]
-        + ["train_pairs", "test_pairs"],
+        "CLAUSES SEEDS WIDTH BUDGET BUILD SHOWN train_pairs test_pairs",
     )
     model, _ = train_run(
         chapter["BUILD"][SCORE],
@@ -162,8 +163,8 @@ def heads() -> dict[str, Any]:
 
     chapter = settings(
         "06_multihead",
-        ["MultiHeadDecoder", "build_translator", "NUMBERS", "budget"]
-        + ["train_pairs", "test_pairs", "pair"],
+        "MultiHeadDecoder build_translator NUMBERS budget"
+        " train_pairs test_pairs pair",
     )
     models = {
         number: train_run(

@@ -167,9 +167,9 @@ def worked_example() -> Parts:
         one.mark_rule(color=QUERY, strokeWidth=3)
         .encode(**asked, x2=alt.datum(0), y2=alt.datum(0))
         .properties(name="arrow"),
-        one.mark_point(
-            filled=True, size=110, color=QUERY, opacity=1
-        ).encode(**asked),
+        one.mark_point(filled=True, size=110, color=QUERY, opacity=1).encode(
+            **asked
+        ),
     ).properties(
         width=PANEL, height=PANEL, title="query and keys", name="plane"
     )
@@ -199,9 +199,9 @@ def worked_example() -> Parts:
         chart.mark_text(align="left", dx=9, dy=-9, color=VALUE).encode(
             **give, text="word:N"
         ),
-        one.mark_point(
-            filled=True, size=110, color=QUERY, opacity=1
-        ).encode(**got),
+        one.mark_point(filled=True, size=110, color=QUERY, opacity=1).encode(
+            **got
+        ),
     ).properties(width=PANEL, height=PANEL, title="values and output")
     figure = alt.concat(compare, shares, mix, columns=3).properties(
         data=alt.Data(values=rows)
@@ -440,9 +440,7 @@ def masks() -> Parts:
         "axis": None,
     }
     x, y = alt.X("column:Q", **across), alt.Y("row:Q", **down)
-    cells = figure.mark_rect(
-        stroke=PAPER, strokeWidth=1.5, fill=QUERY
-    ).encode(
+    cells = figure.mark_rect(stroke=PAPER, strokeWidth=1.5, fill=QUERY).encode(
         x=alt.X("left:Q", **across),
         x2="right:Q",
         y=alt.Y("top:Q", **down),
@@ -514,7 +512,9 @@ def masks() -> Parts:
     )
     figure = figure.properties(width=PANEL, height=300).add_params(
         slider("pads", "pads", 2, 0, size, 1),
-        choice("side", "pads stand", "right", {"right": "right", "left": "left"}),
+        choice(
+            "side", "pads stand", "right", {"right": "right", "left": "left"}
+        ),
         alt.param(
             name="causal",
             value=True,
@@ -866,9 +866,7 @@ def compiled(name: str) -> dict[str, Any]:
         {"name": "panel", "expr": about["panel"]},
         {"name": "short", "expr": about.get("short", "panel")},
     ]
-    made, heard = json.loads(
-        javascript().call("compile", json.dumps(source))
-    )
+    made, heard = json.loads(javascript().call("compile", json.dumps(source)))
     if heard:
         raise ValueError(f"{name}: Vega-Lite says: {heard}")
     # What Vega-Lite does not know: sizes that follow signals.
@@ -957,7 +955,9 @@ def draw_letters(svg: str) -> str:
                 79: ("Z", 1),
             }[int(codes[place])]
             ends = [] if letter == "Z" else points[place : place + count]
-            pieces.append(letter + " ".join(f"{x:.0f} {y:.0f}" for x, y in ends))
+            pieces.append(
+                letter + " ".join(f"{x:.0f} {y:.0f}" for x, y in ends)
+            )
             place += count
         return "".join(pieces)
 

@@ -95,7 +95,6 @@ def explore(name: str) -> _Explorable:
     """
     if name not in NAMES:
         raise ValueError(
-            f"name must be one of {', '.join(map(repr, NAMES))}, "
-            f"got {name!r}"
+            f"name must be one of {', '.join(map(repr, NAMES))}, got {name!r}"
         )
     return _Explorable(name)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from docutils import nodes
 from docutils.parsers.rst import directives
@@ -37,7 +37,7 @@ class LivePart(nodes.General, nodes.Element):
 class Explorable(Figure):
     """A numbered figure whose content is computed live."""
 
-    option_spec = {
+    option_spec: ClassVar[dict[str, Any]] = {
         "name": directives.unchanged,
         "alt": directives.unchanged_required,
     }
@@ -47,7 +47,9 @@ class Explorable(Figure):
         name = self.arguments[0]
         path = FOLDER / f"{name}.json"
         if not path.exists():
-            known = ", ".join(one.stem for one in sorted(FOLDER.glob("*.json")))
+            known = ", ".join(
+                one.stem for one in sorted(FOLDER.glob("*.json"))
+            )
             raise self.error(f"no explorable {name!r}; there are: {known}")
         if "alt" not in self.options:
             raise self.error(f"the explorable {name!r} needs an :alt: text")
