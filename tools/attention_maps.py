@@ -128,14 +128,39 @@ def different(pairs: Sequence[Any], count: int) -> list[Any]:
     return chosen[::step][:count]
 
 
+def alignment_settings() -> dict[str, Any]:
+    """Return what chapter 3 trains its translators with."""
+    return settings(
+        "03_scoring",
+        "CLAUSES SEEDS WIDTH BUDGET BUILD SHOWN train_pairs test_pairs",
+    )
+
+
+def heads_settings() -> dict[str, Any]:
+    """Return what chapter 6 trains its translators with."""
+    return settings(
+        "06_multihead",
+        "MultiHeadDecoder build_translator NUMBERS budget"
+        " train_pairs test_pairs pair",
+    )
+
+
+def summary(chapter: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a chapter by which to see that they change."""
+    budget = chapter.get("BUDGET") or chapter["budget"]
+    return {
+        "budget": dict(budget),
+        "seed": SEED,
+        "train_pairs": len(chapter["train_pairs"]),
+        "first_pair": chapter["train_pairs"][0].english,
+    }
+
+
 def alignment() -> dict[str, Any]:
     """Train chapter 3's translator and keep its maps."""
     from attention_lib.seq2seq import train_run
 
-    chapter = settings(
-        "03_scoring",
-        "CLAUSES SEEDS WIDTH BUDGET BUILD SHOWN train_pairs test_pairs",
-    )
+    chapter = alignment_settings()
     model, _ = train_run(
         chapter["BUILD"][SCORE],
         chapter["train_pairs"],
@@ -147,7 +172,7 @@ def alignment() -> dict[str, Any]:
     others = [pair for pair in pairs if pair not in shown]
     chosen = different(shown, 2) + different(others, 10)
     return {
-        "model": f"{SCORE} score, seed {SEED}",
+        "settings": summary(chapter),
         "sentences": [
             describe(pair) | {"weights": weights_of(model, pair)}
             for pair in chosen
@@ -161,11 +186,7 @@ def heads() -> dict[str, Any]:
 
     from attention_lib.seq2seq import train_run
 
-    chapter = settings(
-        "06_multihead",
-        "MultiHeadDecoder build_translator NUMBERS budget"
-        " train_pairs test_pairs pair",
-    )
+    chapter = heads_settings()
     models = {
         number: train_run(
             partial(chapter["build_translator"], number),
@@ -179,7 +200,7 @@ def heads() -> dict[str, Any]:
     others = [pair for pair in chapter["test_pairs"][1] if pair != shown]
     pairs = [shown, *different(others, 6)]
     return {
-        "model": f"seed {SEED}",
+        "settings": summary(chapter),
         "sentences": [
             describe(pair)
             | {

@@ -628,11 +628,13 @@ def links_chart(part: str) -> Parts:
         )
         .properties(name="words")
     )
-    chinese = words.mark_text(color=QUERY, fontSize=15, cursor="pointer")
+    chinese = words.transform_filter("datum.zh")
+    chinese = chinese.mark_text(color=QUERY, fontSize=15, cursor="pointer")
     chinese = chinese.encode(x=at(0.1), y=y, text="zh:N").properties(
         name="labels"
     )
-    english = words.mark_text(color=KEY, align="left", fontSize=13).encode(
+    english = words.transform_filter("datum.en")
+    english = english.mark_text(color=KEY, align="left", fontSize=13).encode(
         x=at(0.38), y=y, text="en:N"
     )
     lines = looks.mark_rule(color=QUERY, strokeCap="round", opacity=0.8)
