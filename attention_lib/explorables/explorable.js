@@ -64,6 +64,11 @@
       return view;
     };
     await dress().signal("room", room()).runAsync();
+    // Vega's labels hold the value too, which a screen reader says anyway.
+    for (const control of part("controls").querySelectorAll("label")) {
+      control.querySelector("input, select").setAttribute(
+        "aria-label", control.querySelector(".vega-bind-name").textContent);
+    }
     for (const picture of figure.querySelectorAll(".explorable-still")) {
       picture.hidden = true;
     }

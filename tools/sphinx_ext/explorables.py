@@ -20,8 +20,8 @@ from typing import Any, ClassVar
 
 from docutils import nodes
 from docutils.parsers.rst import directives
-from docutils.parsers.rst.directives.images import Figure
 from sphinx.application import Sphinx
+from sphinx.directives.patches import Figure
 from sphinx.util.fileutil import copy_asset
 
 ROOT = Path(__file__).resolve().parent.parent.parent
