@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import sys
 from pathlib import Path
@@ -26,6 +27,7 @@ def load(name):
 
 GUIDE = load("guide")
 CHAPTERS = GUIDE.chapter_names()
+TIMES = json.loads((ROOT / "chapters" / "times.json").read_text("utf-8"))
 
 
 def cells(name):
@@ -153,6 +155,23 @@ def test_the_shortest_path_takes_an_hour_and_the_course_a_weekend():
 )
 def test_words_code_and_pauses_are_counted_apart(text, counts):
     assert GUIDE.count_text(text) == counts
+
+
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_the_time_of_a_chapter_was_measured_and_long_cells_say_it(name):
+    """Readers know before they run a cell that it is not stuck."""
+    assert name in TIMES, f"run: make execute CHAPTER={name[:2]}"
+    every = cells(name)
+    ids = [cell.id for cell in every]
+    for cell, seconds in TIMES[name]["slow"].items():
+        assert cell in ids, f"run: make execute CHAPTER={name[:2]}"
+        if seconds >= 10:
+            before = every[ids.index(cell) - 1]
+            assert before.cell_type == "markdown"
+            assert re.search(
+                r"\*The next cell takes about .* of one processor core\.\*$",
+                before.source,
+            ), cell
 
 
 def markdown(source):
