@@ -232,3 +232,10 @@ def test_a_chapter_ends_with_works_to_read(name):
     cited = set(re.findall(r"\{cite(?::\w+)?\}`([^`]+)`", further))
     assert len(cited) >= 3
     assert "\n## " not in further, "it is the last section"
+
+
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_the_minutes_on_a_card_are_right_to_five(name):
+    card = "".join(cells(name)[0].source)
+    said = int(re.search(r"^About (\d+) minutes to read", card, re.M)[1])
+    assert abs(said - GUIDE.counted_minutes(name)) <= 5
