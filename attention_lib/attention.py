@@ -11,6 +11,8 @@ from torch import Tensor
 from torch.amp.autocast_mode import is_autocast_available
 from torch.nn import functional as F
 
+from attention_lib._checks import check_axis, check_callable, check_number
+
 __all__ = [
     "attend",
     "masked_softmax",
@@ -167,6 +169,7 @@ def masked_softmax(
     _check_floating("scores", scores)
     if mask is not None:
         _check_mask(mask, scores)
+    check_axis("dim", dim, scores.dim())
     wide = _widen(scores)
     if wide.numel() == 0:
         return torch.softmax(scores, dim=dim)
@@ -313,8 +316,8 @@ def attend(
     Built in :ref:`section 2.6 <sec-one-formula>`.
     """
     _check_inputs(query, key, value)
-    if not 0.0 <= dropout_p <= 1.0:
-        raise ValueError(f"dropout_p must be in [0, 1], got {dropout_p}")
+    check_callable("score", score)
+    check_number("dropout_p", dropout_p, 0.0, 1.0)
     device = query.device.type
     if _autocasts(device):
         # Autocast would compute the scores in half precision.

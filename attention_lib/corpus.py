@@ -17,6 +17,8 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from attention_lib._checks import check_items, check_sizes, check_type
+
 __all__ = [
     "ADJECTIVES",
     "BOS",
@@ -238,8 +240,8 @@ def make_pair(rng: random.Random, clauses: int = 1) -> Pair:
 
     Built in :ref:`section 1.2 <sec-grammar>`.
     """
-    if clauses < 1:
-        raise ValueError(f"clauses must be at least 1, got {clauses}")
+    check_type("rng", rng, random.Random, "a random.Random")
+    check_sizes(clauses=clauses)
     english, chinese = _clause(rng)
     for _ in range(clauses - 1):
         conjunction = _Word(rng.choice(list(CONJUNCTIONS)))
@@ -320,6 +322,9 @@ def gloss(word: str) -> str:
 
     Built in :ref:`section 1.2 <sec-grammar>`.
     """
+    check_type("word", word, str, "a string")
+    if word not in _GLOSSES:
+        raise ValueError(f"word must be one of the grammar, got {word!r}")
     return _GLOSSES[word]
 
 
@@ -335,7 +340,8 @@ def split_of(source: Sequence[str]) -> str:
 
     Built in :ref:`section 1.3 <sec-batches>`.
     """
-    checksum = zlib.crc32(" ".join(source).encode())
+    words = check_items("source", source, str, "words")
+    checksum = zlib.crc32(" ".join(words).encode())
     return "test" if checksum % 5 == 0 else "train"
 
 
@@ -370,7 +376,11 @@ def sample_pairs(
     """
     if split not in ("train", "test"):
         raise ValueError(f'split must be "train" or "test", got {split!r}')
-    lengths = [clauses] if isinstance(clauses, int) else list(clauses)
+    check_sizes(0, count=count)
+    if isinstance(clauses, int):
+        clauses = [clauses]
+    lengths = check_items("clauses", clauses, int, "whole numbers")
+    check_sizes(clauses=min(lengths, default=0))
     rng = random.Random(f"{split} {lengths} {seed}")
     pairs: dict[tuple[str, ...], Pair] = {}
     while len(pairs) < count:
@@ -410,7 +420,8 @@ class Vocabulary:
     """
 
     def __init__(self, words: Iterable[str]) -> None:
-        self.words = ["<pad>", "<bos>", "<eos>", "<unk>", *words]
+        own = check_items("words", words, str, "words")
+        self.words = ["<pad>", "<bos>", "<eos>", "<unk>", *own]
         self.index = {word: i for i, word in enumerate(self.words)}
         if len(self.index) != len(self.words):
             raise ValueError("words must not repeat")
@@ -420,7 +431,8 @@ class Vocabulary:
 
     def encode(self, words: Iterable[str]) -> list[int]:
         """Turn words into numbers."""
-        return [self.index.get(word, UNK) for word in words]
+        own = check_items("words", words, str, "words")
+        return [self.index.get(word, UNK) for word in own]
 
     def decode(self, numbers: Iterable[int]) -> list[str]:
         """Turn numbers into words, up to the first ``EOS``."""
@@ -428,6 +440,11 @@ class Vocabulary:
         for number in numbers:
             if number == EOS:
                 break
+            if number not in range(len(self)):
+                raise ValueError(
+                    f"numbers must lie between 0 and {len(self) - 1}, got "
+                    f"{number!r}"
+                )
             if number not in (PAD, BOS):
                 words.append(self.words[number])
         return words
@@ -464,6 +481,7 @@ def tokenize_english(text: str) -> list[str]:
 
     Built in :ref:`section 1.3 <sec-batches>`.
     """
+    check_type("text", text, str, "a string")
     return text.lower().replace(".", " ").replace(",", " ").split()
 
 
@@ -478,6 +496,7 @@ def tokenize_chinese(text: str) -> list[str]:
 
     Built in :ref:`section 1.3 <sec-batches>`.
     """
+    check_type("text", text, str, "a string")
     words = []
     while text:
         long = text[:2]
@@ -523,6 +542,8 @@ def pad(rows: Sequence[Sequence[int]]) -> Int[Tensor, "B T"]:
 
     Built in :ref:`section 1.3 <sec-batches>`.
     """
+    for row in check_items("rows", rows, Iterable, "rows of numbers"):
+        check_items("rows", row, int, "rows of whole numbers")
     width = max(map(len, rows), default=0)
     padded = [[*row, *[PAD] * (width - len(row))] for row in rows]
     return torch.tensor(padded, dtype=torch.long).reshape(len(rows), width)
@@ -538,6 +559,7 @@ def make_batch(pairs: Sequence[Pair]) -> Batch:
 
     Built in :ref:`section 1.3 <sec-batches>`.
     """
+    check_items("pairs", pairs, Pair, "pairs")
     sources = [[*ENGLISH.encode(pair.source), EOS] for pair in pairs]
     targets = [CHINESE.encode(pair.target) for pair in pairs]
     return Batch(
@@ -576,6 +598,8 @@ def iterate_batches(
 
     Built in :ref:`section 1.3 <sec-batches>`.
     """
+    check_sizes(batch_size=batch_size)
+    check_items("pairs", pairs, Pair, "pairs")
     order = list(range(len(pairs)))
     rng = random.Random(seed)
     if seed is not None:

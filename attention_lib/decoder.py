@@ -8,13 +8,21 @@ The score is an argument: :func:`~attention_lib.scoring.dot_score`, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from attention_lib._checks import (
+    check_callable,
+    check_indices,
+    check_items,
+    check_sizes,
+    check_tensor,
+    check_type,
+)
 from attention_lib.attention import attend
 from attention_lib.corpus import CHINESE, ENGLISH, Pair, make_batch
 from attention_lib.seq2seq import Decoder, Encoder, Memory, Seq2Seq
@@ -112,6 +120,14 @@ class AttentionDecoder(Decoder):
             )
         memory_dim = hidden_dim if memory_dim is None else memory_dim
         final_dim = hidden_dim if final_dim is None else final_dim
+        check_sizes(
+            vocabulary_size=vocabulary_size,
+            embedding_dim=embedding_dim,
+            hidden_dim=hidden_dim,
+            memory_dim=memory_dim,
+            final_dim=final_dim,
+        )
+        check_callable("score", score)
         self.score = score
         self.context_at = context_at
         self.embedding = nn.Embedding(vocabulary_size, embedding_dim)
@@ -125,6 +141,7 @@ class AttentionDecoder(Decoder):
 
     def start(self, memory: Memory) -> AttentionState:
         """Make the first state from the encoder's final vector."""
+        check_type("memory", memory, Memory, "a Memory")
         if memory.final is None:
             raise ValueError(
                 "memory.final is None: the first state is made from a "
@@ -136,6 +153,8 @@ class AttentionDecoder(Decoder):
         self, tokens: Int[Tensor, " B"], state: AttentionState
     ) -> tuple[Float[Tensor, "B V"], AttentionState]:
         """Read one word of each sentence and score the next."""
+        size = self.embedding.num_embeddings
+        check_indices("tokens", tokens, size, "(B,)")
         logits, _, state = self._run(tokens[:, None], state)
         return logits[:, 0], state
 
@@ -143,7 +162,7 @@ class AttentionDecoder(Decoder):
         self, target_input: Int[Tensor, "B Tq"], memory: Memory
     ) -> Float[Tensor, "B Tq V"]:
         """Score every next word, given the true words before it."""
-        return self._run(target_input, self.start(memory))[0]
+        return self._run_all(target_input, memory)[0]
 
     def attention_weights(
         self, target_input: Int[Tensor, "B Tq"], memory: Memory
@@ -153,7 +172,15 @@ class AttentionDecoder(Decoder):
         Row ``t`` belongs to the word that follows ``target_input[:, t]``,
         which is word ``t`` of ``target_output``.
         """
-        return self._run(target_input, self.start(memory))[1]
+        return self._run_all(target_input, memory)[1]
+
+    def _run_all(
+        self, target_input: Tensor, memory: Memory
+    ) -> tuple[Tensor, Tensor, AttentionState]:
+        """Read the true words from the start."""
+        size = self.embedding.num_embeddings
+        check_indices("target_input", target_input, size, "(B, Tq)")
+        return self._run(target_input, self.start(memory))
 
     def _look_back(
         self, query: Tensor, memory: Memory
@@ -222,6 +249,7 @@ def attention_model(
 
     Built in :ref:`section 3.5 <sec-attention-decoder>`.
     """
+    check_sizes(hidden_dim=hidden_dim)
     if hidden_dim % 2:
         raise ValueError(
             "hidden_dim must be even, half for each direction of the "
@@ -260,6 +288,7 @@ def hard_alignment(weights: Float[Tensor, "Tq Tk"]) -> set[tuple[int, int]]:
 
     Built in :ref:`section 3.7 <sec-alignment>`.
     """
+    check_tensor("weights", weights, "floating-point")
     if weights.dim() != 2:
         raise ValueError(
             "weights must be those of one sentence, (Tq, Tk), got shape "
@@ -305,6 +334,9 @@ def alignment_error_rate(
     Built in :ref:`section 3.7 <sec-alignment>`.
     """
     possible = sure if possible is None else possible
+    check_items("predicted", predicted, Set, "sets of links")
+    check_items("sure", sure, Set, "sets of links")
+    check_items("possible", possible, Set, "sets of links")
     if not len(predicted) == len(sure) == len(possible):
         raise ValueError(
             "predicted, sure and possible must be of one length, got "
@@ -338,6 +370,11 @@ def evaluate_alignment(
 
     Built in :ref:`section 3.7 <sec-alignment>`.
     """
+    check_sizes(batch_size=batch_size)
+    check_items("pairs", pairs, Pair, "pairs")
+    check_type("model", model, Seq2Seq, "a Seq2Seq")
+    if not hasattr(model.decoder, "attention_weights"):
+        raise TypeError("model must have a decoder with attention_weights")
     model.eval()
     decoder: Any = model.decoder
     predicted, sure = [], []

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attention_lib._checks import check_items
+
 __all__ = [
     "COLORS",
     "plot_with_spread",
@@ -117,7 +119,11 @@ def plot_with_spread(
 
     Built in :ref:`section 1 <ch-seq2seq>`.
     """
-    values = np.asarray(runs, dtype=float)
+    check_items("x", x, (int, float, np.number), "numbers")
+    try:
+        values = np.asarray(runs, dtype=float)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"runs must be a table of numbers: {error}") from None
     if values.ndim != 2 or values.shape[1] != len(x):
         raise ValueError(
             f"runs must have one row per seed and {len(x)} columns, one for "

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from attention_lib._checks import check_number, check_type
 from attention_lib.attention import (
     _autocasts,
     _broadcast_leading,
@@ -82,16 +83,9 @@ def _check_options(
                 "did you mean mask=?"
             )
         _check_fits("bias", bias, query, key)
-    if scale is not None and (
-        isinstance(scale, bool) or not isinstance(scale, int | float)
-    ):
-        raise TypeError(f"scale must be a number, got {type(scale).__name__}")
-    if isinstance(dropout_p, bool) or not isinstance(dropout_p, int | float):
-        raise TypeError(
-            f"dropout_p must be a number, got {type(dropout_p).__name__}"
-        )
-    if not 0 <= dropout_p <= 1:
-        raise ValueError(f"dropout_p must lie in [0, 1], got {dropout_p}")
+    if scale is not None:
+        check_number("scale", scale)
+    check_number("dropout_p", dropout_p, 0.0, 1.0)
 
 
 def _softmax(scores: Tensor) -> Tensor:
@@ -241,6 +235,8 @@ def scaled_dot_product_attention(
             "query and key must have the same width, got query "
             f"{tuple(query.shape)} and key {tuple(key.shape)}"
         )
+    check_type("is_causal", is_causal, bool, "True or False")
+    check_type("need_weights", need_weights, bool, "True or False")
     _check_options(mask, bias, scale, dropout_p, query, key)
     device = query.device.type
     if _autocasts(device):

@@ -10,6 +10,12 @@ from typing import TYPE_CHECKING, Any
 from jaxtyping import Float
 from torch import Tensor
 
+from attention_lib._checks import (
+    check_items,
+    check_sizes,
+    check_tensor,
+    check_type,
+)
 from attention_lib.figures import COLORS
 from attention_lib.multihead import MultiHeadAttention
 from attention_lib.plotting import show_attention
@@ -71,6 +77,7 @@ def show_shapes(
         "merged": (1.25, 0),
         "output": (1.25, -1),
     }
+    check_type("shapes", shapes, dict, "a dict")
     if set(shapes) != set(stations):
         raise ValueError(
             f"shapes must name {', '.join(stations)}; got {', '.join(shapes)}"
@@ -162,6 +169,10 @@ def show_heads(
     """
     import matplotlib.pyplot as plt
 
+    check_type("weights", weights, Tensor, "a torch.Tensor")
+    check_sizes(columns=columns)
+    check_items("key_tokens", key_tokens, str, "labels")
+    check_items("query_tokens", query_tokens, str, "labels")
     if weights.ndim != 3:
         raise ValueError(
             "weights must be those of one sample, (H, Tq, Tk), got shape "
@@ -233,6 +244,8 @@ def head_gates(
 
     Built in :ref:`section 6.9 <sec-weights-not-importance>`.
     """
+    check_type("layer", layer, MultiHeadAttention, "a MultiHeadAttention")
+    check_tensor("gates", gates, "floating-point")
     if gates.shape != (layer.num_heads,):
         raise ValueError(
             f"gates must have shape ({layer.num_heads},), one for each head, "

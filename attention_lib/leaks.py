@@ -10,6 +10,7 @@ inputs go into a closure.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -17,6 +18,14 @@ from typing import Any, Literal
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
+
+from attention_lib._checks import (
+    check_callable,
+    check_items,
+    check_number,
+    check_sizes,
+    check_tensor,
+)
 
 __all__ = [
     "LeakReport",
@@ -66,12 +75,17 @@ class LeakReport:
 def _run(model: Callable[..., Any], inputs: Tensor) -> Tensor:
     """Call a module and return its output alone."""
     output = model(inputs)
-    if isinstance(output, tuple | list):
+    if isinstance(output, tuple | list) and output:
         output = output[0]
     if not isinstance(output, Tensor):
         raise TypeError(
             "model must return a tensor or a tuple that starts with one, "
             f"got {type(output).__name__}"
+        )
+    if output.dim() < 2 or len(output) != len(inputs):
+        raise ValueError(
+            f"model must return an output (B, Tq, ...) with B = "
+            f"{len(inputs)}, got shape {tuple(output.shape)}"
         )
     return output
 
@@ -112,16 +126,24 @@ def _change(before: Tensor, after: Tensor) -> Tensor:
 def _tolerance(output: Tensor, tolerance: float | None) -> float:
     """Return the given tolerance, or what rounding may amount to."""
     if tolerance is not None:
-        return tolerance
+        check_number("tolerance", tolerance, low=0.0)
+        return float(tolerance)
     scale = 1.0 + float(output.detach().nan_to_num().abs().amax())
     return 100 * torch.finfo(output.dtype).eps * scale
 
 
-def _check_sequences(inputs: Tensor) -> None:
-    """Refuse inputs without a batch and a time axis."""
+def _check_call(model: Any, inputs: Tensor, seed: int) -> None:
+    """Refuse what no detector can examine."""
+    check_callable("model", model)
+    check_sizes(-sys.maxsize, seed=seed)
     if not isinstance(inputs, Tensor):
         raise TypeError(
             f"inputs must be a tensor, got {type(inputs).__name__}"
+        )
+    if inputs.dtype == torch.bool or inputs.is_complex():
+        raise TypeError(
+            "inputs must hold floating-point numbers or token ids, got "
+            f"{inputs.dtype}"
         )
     if inputs.dim() < 2 or inputs.numel() == 0:
         raise ValueError(
@@ -134,7 +156,10 @@ def _ends_of(
     lengths: Sequence[int] | Shaped[Tensor, " B"], inputs: Tensor
 ) -> list[int]:
     """Return one length for each sample, refusing those that do not fit."""
-    ends = [int(length) for length in lengths]
+    if isinstance(lengths, Tensor):
+        check_tensor("lengths", lengths, "whole", "(B,)")
+        lengths = lengths.tolist()
+    ends = check_items("lengths", lengths, int, "whole numbers")
     if len(ends) != len(inputs) or not all(
         0 <= end <= inputs.shape[1] for end in ends
     ):
@@ -184,7 +209,7 @@ def influence(
 
     Built in :ref:`section 5.8 <sec-leak-detectors>`.
     """
-    _check_sequences(inputs)
+    _check_call(model, inputs, seed)
     generator = torch.Generator().manual_seed(seed)
     if method == "perturb":
         with torch.no_grad():
@@ -256,6 +281,7 @@ def future_leak(
 
     Built in :ref:`section 5.8 <sec-leak-detectors>`.
     """
+    check_sizes(-sys.maxsize, offset=offset)
     dependence = influence(model, inputs, method=method, seed=seed)
     with torch.no_grad():
         limit = _tolerance(_run(model, inputs), tolerance)
@@ -312,8 +338,10 @@ def padding_leak(
 
     Built in :ref:`section 5.8 <sec-leak-detectors>`.
     """
-    _check_sequences(inputs)
+    _check_call(model, inputs, seed)
     ends = _ends_of(lengths, inputs)
+    if rows not in ("real", "all"):
+        raise ValueError(f"rows must be 'real' or 'all', got {rows!r}")
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         before = _baseline(model, inputs)
@@ -375,7 +403,7 @@ def batch_leak(
 
     Built in :ref:`section 5.8 <sec-leak-detectors>`.
     """
-    _check_sequences(inputs)
+    _check_call(model, inputs, seed)
     if len(inputs) < 2:
         raise ValueError("inputs must hold at least two samples")
     generator = torch.Generator().manual_seed(seed)
@@ -436,7 +464,7 @@ def order_leak(
 
     Built in :ref:`section 5.8 <sec-leak-detectors>`.
     """
-    _check_sequences(inputs)
+    _check_call(model, inputs, seed)
     count, length = inputs.shape[:2]
     ends = _ends_of([length] * count if lengths is None else lengths, inputs)
     generator = torch.Generator().manual_seed(seed)

@@ -9,12 +9,15 @@ of PyTorch.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from typing import Literal
 
 import torch
 from jaxtyping import Bool, Integer, Shaped
 from torch import Tensor
+
+from attention_lib._checks import check_items, check_sizes, check_type
 
 __all__ = [
     "causal_mask",
@@ -26,14 +29,6 @@ __all__ = [
     "to_mha_mask",
     "to_sdpa_mask",
 ]
-
-
-def _check_length(name: str, value: int) -> None:
-    """Refuse a length that is not a non-negative integer."""
-    if isinstance(value, bool) or not isinstance(value, (int, torch.SymInt)):
-        raise TypeError(f"{name} must be an int, got {type(value).__name__}")
-    if value < 0:
-        raise ValueError(f"{name} must be at least 0, got {value}")
 
 
 def _check_bool(name: str, mask: Tensor) -> None:
@@ -86,10 +81,13 @@ def padding_mask(
     Built in :ref:`section 5.3 <sec-one-meaning>`.
     """
     if not isinstance(lengths, Tensor):
-        if not all(type(length) is int for length in lengths):
-            raise TypeError("lengths must hold integers")
-        lengths = torch.tensor(lengths, dtype=torch.long)
-    if lengths.dtype == torch.bool or lengths.is_floating_point():
+        whole = check_items("lengths", lengths, int, "integers")
+        lengths = torch.tensor(whole, dtype=torch.long)
+    if (
+        lengths.dtype == torch.bool
+        or lengths.is_floating_point()
+        or lengths.is_complex()
+    ):
         raise TypeError(
             f"lengths must hold integers, got {lengths.dtype}; "
             "did you pass a mask instead of lengths?"
@@ -103,7 +101,7 @@ def padding_mask(
         raise ValueError(f"side must be 'right' or 'left', got {side!r}")
     if max_length is None:
         max_length = int(lengths.max()) if len(lengths) else 0
-    _check_length("max_length", max_length)
+    check_sizes(0, max_length=max_length)
     if len(lengths) and not torch.compiler.is_compiling():
         shortest, longest = (int(end) for end in lengths.aminmax())
         if shortest < 0:
@@ -155,16 +153,14 @@ def causal_mask(
 
     Built in :ref:`section 5.3 <sec-one-meaning>`.
     """
-    _check_length("query_length", query_length)
+    check_sizes(0, query_length=query_length)
     if key_length is None:
         key_length = query_length
-    _check_length("key_length", key_length)
+    check_sizes(0, key_length=key_length)
     if offset is None:
         offset = key_length - query_length
-    elif isinstance(offset, bool) or not isinstance(
-        offset, (int, torch.SymInt)
-    ):
-        raise TypeError(f"offset must be an int, got {type(offset).__name__}")
+    else:
+        check_sizes(-sys.maxsize, offset=offset)
     everything = torch.ones(
         query_length, key_length, dtype=torch.bool, device=device
     )
@@ -234,6 +230,7 @@ def to_sdpa_mask(
     _check_bool("mask", mask)
     if dtype is None:
         return mask
+    check_type("dtype", dtype, torch.dtype, "a torch.dtype")
     if not dtype.is_floating_point:
         raise TypeError(f"dtype must be floating-point, got {dtype}")
     return torch.where(mask, 0.0, -math.inf).to(dtype)
@@ -374,8 +371,11 @@ def to_mha_mask(
     shape = tuple(mask.shape)
     if mask.dim() not in (2, 3, 4):
         raise ValueError(f"mask must have 2, 3 or 4 axes, got shape {shape}")
+    if num_heads is not None:
+        check_sizes(num_heads=num_heads)
     if query_length is None:
         query_length = mask.shape[-2]
+    check_sizes(0, query_length=query_length)
     if mask.shape[-2] not in (1, query_length):
         raise ValueError(
             f"mask of shape {shape} does not fit query_length={query_length}"
@@ -433,7 +433,8 @@ def from_mha_mask(
         raise ValueError(
             f"num_heads is needed for an attn_mask of shape {shape}"
         )
-    if num_heads < 1 or shape[0] % num_heads:
+    check_sizes(num_heads=num_heads)
+    if shape[0] % num_heads:
         raise ValueError(
             f"attn_mask of shape {shape} does not split into "
             f"num_heads={num_heads}"

@@ -14,6 +14,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from attention_lib._checks import (
+    check_number,
+    check_sizes,
+    check_tensor,
+    check_type,
+)
 from attention_lib.attention import _autocasts
 from attention_lib.fused import scaled_dot_product_attention
 
@@ -50,8 +56,10 @@ def split_heads(
 
     Built in :ref:`section 6.2 <sec-heads>`.
     """
+    check_tensor("features", features, "floating-point", "(..., T, width)")
+    check_sizes(num_heads=num_heads)
     width = features.shape[-1]
-    if num_heads < 1 or width % num_heads:
+    if width % num_heads:
         raise ValueError(
             f"num_heads={num_heads} does not divide the width {width} of "
             f"features with shape {tuple(features.shape)}"
@@ -80,6 +88,7 @@ def merge_heads(
 
     Built in :ref:`section 6.2 <sec-heads>`.
     """
+    check_tensor("heads", heads, "floating-point", "(..., H, T, d_head)")
     return heads.transpose(-3, -2).flatten(-2)
 
 
@@ -108,15 +117,6 @@ class KVCache(Protocol):
     ]:
         """Store new keys and values; return all, the new ones last."""
         ...
-
-
-def _check_sizes(**sizes: int) -> None:
-    """Refuse sizes that are no whole numbers from 1."""
-    for name, size in sizes.items():
-        if isinstance(size, bool) or not isinstance(size, int):
-            raise TypeError(f"{name} must be an int, got {size!r}")
-        if size < 1:
-            raise ValueError(f"{name} must be at least 1, got {size}")
 
 
 def _check_input(
@@ -306,7 +306,7 @@ class MultiHeadAttention(nn.Module):
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         self.kdim = d_model if kdim is None else kdim
         self.vdim = d_model if vdim is None else vdim
-        _check_sizes(
+        check_sizes(
             d_model=d_model,
             num_heads=num_heads,
             num_kv_heads=self.num_kv_heads,
@@ -322,8 +322,8 @@ class MultiHeadAttention(nn.Module):
                 f"num_kv_heads={num_kv_heads} does not divide "
                 f"num_heads={num_heads}"
             )
-        if not 0.0 <= dropout <= 1.0:
-            raise ValueError(f"dropout={dropout} is not between 0 and 1")
+        check_number("dropout", dropout, 0.0, 1.0)
+        check_type("bias", bias, bool, "True or False")
         self.d_head = d_model // num_heads
         kv_width = self.num_kv_heads * self.d_head
         self.query_proj = nn.Linear(d_model, d_model, bias=bias)
@@ -453,6 +453,9 @@ class MultiHeadAttention(nn.Module):
             key = query
         if value is None:
             value = key
+        if cache is not None:
+            what = "None or a cache with length and update"
+            check_type("cache", cache, KVCache, what)
         parameter = self.query_proj.weight
         _check_input("query", query, self.d_model, parameter)
         _check_input("key", key, self.kdim, parameter)
@@ -571,6 +574,7 @@ class MultiHeadAttention(nn.Module):
                 f"{self.num_heads}: torch.nn.MultiheadAttention has no "
                 "grouped heads"
             )
+        check_type("batch_first", batch_first, bool, "True or False")
         inputs = (self.query_proj, self.key_proj, self.value_proj)
         module = nn.MultiheadAttention(
             self.d_model,

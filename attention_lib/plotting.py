@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from functools import lru_cache
 from importlib.resources import as_file, files
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from attention_lib._checks import check_array, check_number
 from attention_lib.figures import COLORS
 
 __all__ = [
@@ -123,7 +124,7 @@ def _matrix(
     """Check that there is one label for each row and column."""
     if isinstance(weights, torch.Tensor):
         weights = weights.detach().cpu().double().numpy()
-    matrix = np.asarray(weights, dtype=np.float64)
+    matrix = check_array("weights", weights)
     if matrix.ndim != 2:
         raise ValueError(
             "weights must be one matrix, (queries, keys), got shape "
@@ -134,6 +135,11 @@ def _matrix(
         ("query_tokens", query_tokens, matrix.shape[0], "rows"),
         ("key_tokens", key_tokens, matrix.shape[1], "columns"),
     ):
+        if isinstance(tokens, torch.Tensor) or not isinstance(tokens, Sized):
+            raise TypeError(
+                f"{name} must be a sequence of labels, got "
+                f"{type(tokens).__name__}"
+            )
         if len(tokens) != size:
             raise ValueError(
                 f"{name} has {len(tokens)} tokens but weights of shape "
@@ -190,6 +196,8 @@ def show_attention(
 
     matrix = _matrix(weights, query_tokens, key_tokens)
     rows, columns = matrix.shape
+    if vmax is not None:
+        check_number("vmax", vmax, low=1e-9)
     if ax is None:
         size = (
             min(6.5, max(2.5, 1.2 + 0.55 * columns)),
@@ -299,6 +307,11 @@ def show_links(
     import matplotlib.pyplot as plt
 
     matrix = _matrix(weights, query_tokens, key_tokens)
+    if highlight is not None and highlight not in range(len(matrix)):
+        raise ValueError(
+            f"highlight must be the number of a query, 0 to "
+            f"{len(matrix) - 1}, got {highlight!r}"
+        )
     if ax is None:
         longest = max(matrix.shape)
         size = (min(6.5, max(3.0, 1.1 * longest)), 2.4)

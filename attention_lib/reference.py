@@ -6,6 +6,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from attention_lib._checks import check_array, check_number, check_shapes
+
 __all__ = [
     "attention",
     "softmax",
@@ -35,7 +37,7 @@ def softmax(
 
     Built in :ref:`section 2.4 <sec-stable-softmax>`.
     """
-    scores = np.asarray(scores, dtype=np.float64)
+    scores = check_array("scores", scores)
     if mask is not None:
         mask = np.asarray(mask)
         if mask.dtype != np.bool_:
@@ -43,7 +45,13 @@ def softmax(
                 "mask must be boolean (True = may be attended), got "
                 f"{mask.dtype}"
             )
-        mask = np.broadcast_to(mask, scores.shape)
+        try:
+            mask = np.broadcast_to(mask, scores.shape)
+        except ValueError:
+            raise ValueError(
+                f"mask of shape {mask.shape} does not broadcast to scores "
+                f"of shape {scores.shape}"
+            ) from None
         scores = np.where(mask, scores, -np.inf)
     highest = scores.max(axis=axis, keepdims=True, initial=-np.inf)
     highest = np.where(highest == -np.inf, 0.0, highest)
@@ -87,11 +95,13 @@ def attention(
 
     Built in :ref:`section 2.4 <sec-stable-softmax>`.
     """
-    query = np.asarray(query, dtype=np.float64)
-    key = np.asarray(key, dtype=np.float64)
-    value = np.asarray(value, dtype=np.float64)
+    query = check_array("query", query, 2)
+    key = check_array("key", key, 2)
+    value = check_array("value", value, 2)
+    check_shapes(query.shape, key.shape, value.shape)
     if scale is None:
         scale = 1.0 / np.sqrt(query.shape[-1])
+    check_number("scale", scale)
     scores = scale * (query @ np.swapaxes(key, -1, -2))
     weights = softmax(scores, mask)
     return weights @ value, weights

@@ -9,11 +9,18 @@ They return float32 for half-precision input and, for a row without a key, 0.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from attention_lib._checks import (
+    check_number,
+    check_sizes,
+    check_tensor,
+    check_type,
+)
 from attention_lib.attention import _widen
 from attention_lib.scoring import dot_score
 
@@ -26,6 +33,12 @@ __all__ = [
     "softmax_jacobian",
     "softmax_jacobian_norm",
 ]
+
+
+def _fits(small: Sequence[int], large: Sequence[int]) -> bool:
+    """Tell whether one shape broadcasts to another without enlarging it."""
+    pairs = zip(reversed(small), reversed(large), strict=False)
+    return len(small) <= len(large) and all(s in (1, n) for s, n in pairs)
 
 
 def scaled_dot_score(
@@ -71,6 +84,7 @@ def scaled_dot_score(
 
     Built in :ref:`section 4.3 <sec-root-not-width>`.
     """
+    check_type("query", query, Tensor, "a torch.Tensor")
     if scale is None:
         width = query.shape[-1:].numel()
         scale = 1.0 / math.sqrt(width) if width else 1.0
@@ -79,6 +93,13 @@ def scaled_dot_score(
     ):
         raise TypeError(
             f"scale must be a number or a tensor, got {type(scale).__name__}"
+        )
+    if not isinstance(scale, Tensor):
+        check_number("scale", scale)
+    elif not _fits(scale.shape, query.shape):
+        raise ValueError(
+            f"scale of shape {tuple(scale.shape)} does not broadcast to "
+            f"query of shape {tuple(query.shape)}"
         )
     if query.is_floating_point():  # dot_score refuses anything else
         wide = _widen(query)
@@ -134,15 +155,12 @@ def dot_product_moments(
 
     Built in :ref:`section 4.3 <sec-root-not-width>`.
     """
-    for name, size in (
-        ("width", width),
-        ("query_std", query_std),
-        ("key_std", key_std),
-    ):
-        if size < 0:
-            raise ValueError(f"{name} must not be negative, got {size}")
-    if not -1.0 <= correlation <= 1.0:
-        raise ValueError(f"correlation must be in [-1, 1], got {correlation}")
+    check_sizes(0, width=width)
+    check_number("query_std", query_std, low=0.0)
+    check_number("key_std", key_std, low=0.0)
+    check_number("query_mean", query_mean)
+    check_number("key_mean", key_mean)
+    check_number("correlation", correlation, -1.0, 1.0)
     covariance = correlation * query_std * key_std
     mean = query_mean * key_mean + covariance
     variance = (
@@ -153,6 +171,12 @@ def dot_product_moments(
         + 2.0 * query_mean * key_mean * covariance
     )
     return width * mean, width * variance
+
+
+def _read_weights(weights: Tensor) -> Tensor:
+    """Return rows of weights in float32 or wider; refuse anything else."""
+    check_tensor("weights", weights, "floating-point", "(..., Tk)")
+    return _widen(weights)
 
 
 def softmax_jacobian(
@@ -177,7 +201,7 @@ def softmax_jacobian(
 
     Built in :ref:`section 4.4 <sec-softmax-jacobian>`.
     """
-    weights = _widen(weights)
+    weights = _read_weights(weights)
     products = weights[..., :, None] * weights[..., None, :]
     own = torch.diag_embed(torch.diagonal(products, dim1=-2, dim2=-1))
     products = products - own
@@ -207,7 +231,7 @@ def softmax_jacobian_norm(
 
     Built in :ref:`section 4.4 <sec-softmax-jacobian>`.
     """
-    weights = _widen(weights)
+    weights = _read_weights(weights)
     if weights.shape[-1] == 0:
         return weights.sum(dim=-1)
     largest, place = weights.max(dim=-1, keepdim=True)
@@ -249,8 +273,17 @@ def score_variance(
 
     Built in :ref:`section 4.5 <sec-gradient-widths>`.
     """
+    check_tensor("scores", scores, "floating-point", "(..., Tk)")
     if mask is None:
         mask = torch.ones((), dtype=torch.bool, device=scores.device)
+    check_type("mask", mask, Tensor, "a boolean torch.Tensor")
+    if mask.device != scores.device:
+        raise ValueError(f"mask is on {mask.device}, scores {scores.device}")
+    if not _fits(mask.shape, scores.shape):
+        raise ValueError(
+            f"mask of shape {tuple(mask.shape)} does not broadcast to "
+            f"scores of shape {tuple(scores.shape)}"
+        )
     if mask.dtype != torch.bool:
         raise TypeError(
             "mask must be boolean (True = may be attended), got "
@@ -285,7 +318,7 @@ def attention_entropy(
 
     Built in :ref:`section 4.5 <sec-gradient-widths>`.
     """
-    weights = _widen(weights)
+    weights = _read_weights(weights)
     logarithm = torch.where(weights > 0, weights, 1.0).log()
     return (weights * -logarithm).sum(dim=-1)
 
@@ -307,7 +340,7 @@ def largest_weight(
 
     Built in :ref:`section 4.5 <sec-gradient-widths>`.
     """
-    weights = _widen(weights)
+    weights = _read_weights(weights)
     if weights.shape[-1] == 0:
         return weights.sum(dim=-1)
     return weights.amax(dim=-1)

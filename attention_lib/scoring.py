@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from attention_lib._checks import check_sizes, check_type
 from attention_lib.attention import _autocasts
 
 __all__ = [
@@ -33,6 +34,7 @@ def _check_pair(
 ) -> None:
     """Refuse a query and a key that no score function can compare."""
     for name, tensor in (("query", query), ("key", key)):
+        check_type(name, tensor, Tensor, "a torch.Tensor")
         if not tensor.is_floating_point():
             raise TypeError(
                 f"{name} must hold floating-point numbers, got "
@@ -80,12 +82,6 @@ def _no_autocast(device: torch.device) -> AbstractContextManager[Any]:
     if _autocasts(device.type):
         return torch.autocast(device.type, enabled=False)
     return nullcontext()
-
-
-def _check_widths(**widths: int) -> None:
-    for name, width in widths.items():
-        if width < 1:
-            raise ValueError(f"{name} must be at least 1, got {width}")
 
 
 def dot_score(
@@ -167,7 +163,7 @@ class BilinearScore(nn.Module):
 
     def __init__(self, query_dim: int, key_dim: int) -> None:
         super().__init__()
-        _check_widths(query_dim=query_dim, key_dim=key_dim)
+        check_sizes(query_dim=query_dim, key_dim=key_dim)
         self.query_dim = query_dim
         self.key_dim = key_dim
         self.weight = nn.Parameter(torch.empty(query_dim, key_dim))
@@ -362,7 +358,7 @@ class AdditiveScore(nn.Module):
 
     def __init__(self, query_dim: int, key_dim: int, hidden_dim: int) -> None:
         super().__init__()
-        _check_widths(
+        check_sizes(
             query_dim=query_dim, key_dim=key_dim, hidden_dim=hidden_dim
         )
         self.query_dim = query_dim

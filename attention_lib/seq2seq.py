@@ -23,6 +23,15 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from attention_lib._checks import (
+    check_callable,
+    check_indices,
+    check_items,
+    check_lengths,
+    check_number,
+    check_sizes,
+    check_type,
+)
 from attention_lib.corpus import (
     BOS,
     CHINESE,
@@ -119,6 +128,11 @@ class Encoder(nn.Module):
         bidirectional: bool = False,
     ) -> None:
         super().__init__()
+        check_sizes(
+            vocabulary_size=vocabulary_size,
+            embedding_dim=embedding_dim,
+            hidden_dim=hidden_dim,
+        )
         self.embedding = nn.Embedding(vocabulary_size, embedding_dim)
         self.gru = nn.GRU(
             embedding_dim,
@@ -141,6 +155,9 @@ class Encoder(nn.Module):
             source: Word numbers, (B, Tk).
             lengths: Number of words of each sentence, (B,), at least 1.
         """
+        size = self.embedding.num_embeddings
+        check_indices("source", source, size, "(B, Tk)")
+        check_lengths("lengths", lengths, source.shape, least=1)
         packed = nn.utils.rnn.pack_padded_sequence(
             self.embedding(source),
             lengths.cpu(),
@@ -178,9 +195,11 @@ def index_batch(tree: Any, index: Int[Tensor, " N"]) -> Any:
     if tree is None:
         return None
     if isinstance(tree, Tensor):
+        check_indices("index", index, len(tree), "(N,)")
         return tree.index_select(0, index)
     if isinstance(tree, dict):
         return {key: index_batch(leaf, index) for key, leaf in tree.items()}
+    check_type("tree", tree, (tuple, list), "made of tensors")
     leaves = [index_batch(leaf, index) for leaf in tree]
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
         return type(tree)(*leaves)
@@ -278,6 +297,12 @@ class FixedVectorDecoder(Decoder):
     ) -> None:
         super().__init__()
         context_dim = hidden_dim if context_dim is None else context_dim
+        check_sizes(
+            vocabulary_size=vocabulary_size,
+            embedding_dim=embedding_dim,
+            hidden_dim=hidden_dim,
+            context_dim=context_dim,
+        )
         self.embedding = nn.Embedding(vocabulary_size, embedding_dim)
         self.bridge = nn.Linear(context_dim, hidden_dim)
         self.gru = nn.GRU(
@@ -287,6 +312,7 @@ class FixedVectorDecoder(Decoder):
 
     def start(self, memory: Memory) -> FixedVectorState:
         """Make the first hidden state from the sentence vector."""
+        check_type("memory", memory, Memory, "a Memory")
         if memory.final is None:
             raise ValueError("memory.final is None: a sentence vector needed")
         hidden = torch.tanh(self.bridge(memory.final))
@@ -296,6 +322,8 @@ class FixedVectorDecoder(Decoder):
         self, tokens: Int[Tensor, " B"], state: FixedVectorState
     ) -> tuple[Float[Tensor, "B words"], FixedVectorState]:
         """Read one word of each sentence and score the next."""
+        size = self.embedding.num_embeddings
+        check_indices("tokens", tokens, size, "(B,)")
         logits, hidden = self._run(tokens[:, None], state)
         return logits[:, 0], FixedVectorState(hidden, state.context)
 
@@ -303,6 +331,8 @@ class FixedVectorDecoder(Decoder):
         self, target_input: Int[Tensor, "B Tq"], memory: Memory
     ) -> Float[Tensor, "B Tq words"]:
         """Score every next word, given the true words before it."""
+        size = self.embedding.num_embeddings
+        check_indices("target_input", target_input, size, "(B, Tq)")
         return self._run(target_input, self.start(memory))[0]
 
     def _run(
@@ -332,6 +362,8 @@ class Seq2Seq(nn.Module):
 
     def __init__(self, encoder: nn.Module, decoder: Decoder) -> None:
         super().__init__()
+        check_type("encoder", encoder, nn.Module, "a module")
+        check_type("decoder", decoder, nn.Module, "a module")
         self.encoder = encoder
         self.decoder = decoder
 
@@ -448,6 +480,13 @@ def train(
 
     Built in :ref:`section 1.6 <sec-training>`.
     """
+    check_type("model", model, nn.Module, "a module")
+    if not check_items("pairs", pairs, Pair, "pairs"):
+        raise ValueError("pairs must hold at least one pair")
+    check_sizes(0, steps=steps, warmup=warmup)
+    check_sizes(batch_size=batch_size)
+    check_number("learning_rate", learning_rate, low=0.0)
+    check_number("clip", clip, low=0.0)
     began = time.perf_counter()
     model.train()
     optimizer = torch.optim.Adam(model.parameters(), lr=learning_rate)
@@ -498,6 +537,7 @@ def train_run(
 
     Built in :ref:`section 1.6 <sec-training>`.
     """
+    check_callable("build", build)
     torch.manual_seed(seed)
     model = build()
     return model, train(model, pairs, seed=seed, **budget)
@@ -542,6 +582,8 @@ def run_parallel(
     Built in :ref:`section 1.6 <sec-training>`.
     """
     global _jobs
+    check_items("jobs", jobs, Callable, "callables")  # type: ignore[arg-type]
+    check_sizes(workers=workers)
     threads = torch.get_num_threads()
     forks = sys.platform == "linux" and not torch.cuda.is_available()
     if workers < 2 or len(jobs) < 2 or not forks:
@@ -592,6 +634,7 @@ def greedy_decode(
 
     Built in :ref:`section 1.7 <sec-decoding>`.
     """
+    check_sizes(0, max_length=max_length)
     model.eval()
     state = model.decoder.start(model.encoder(source, lengths))
     tokens = source.new_full((len(source),), BOS)
@@ -678,6 +721,9 @@ def beam_search(
 
     Built in :ref:`section 1.7 <sec-decoding>`.
     """
+    check_sizes(beam_size=beam_size)
+    check_sizes(0, max_length=max_length)
+    check_number("length_power", length_power)
     model.eval()
     batch = len(source)
     state = model.decoder.start(model.encoder(source, lengths))
@@ -752,6 +798,11 @@ def score_translations(
 
     Built in :ref:`section 1.8 <sec-bottleneck>`.
     """
+    if len(translations) != len(references):
+        raise ValueError(
+            f"translations must be as many as references, got "
+            f"{len(translations)} and {len(references)}"
+        )
     exact = right = words = 0
     for translation, reference in zip(translations, references, strict=True):
         exact += list(translation) == list(reference)
@@ -786,6 +837,8 @@ def evaluate(
 
     Built in :ref:`section 1.8 <sec-bottleneck>`.
     """
+    check_sizes(batch_size=batch_size, beam_size=beam_size)
+    check_items("pairs", pairs, Pair, "pairs")
     ordered = sorted(pairs, key=lambda pair: len(pair.source))
     translations: list[list[int]] = []
     for start in range(0, len(ordered), batch_size):
@@ -830,5 +883,5 @@ def evaluate_by_clauses(
             model,
             sample_pairs(count, clauses=number, split="test", seed=seed),
         )
-        for number in clauses
+        for number in check_items("clauses", clauses, int, "whole numbers")
     }

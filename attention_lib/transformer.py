@@ -18,6 +18,15 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attention_lib._checks import (
+    check_indices,
+    check_lengths,
+    check_number,
+    check_sizes,
+    check_tensor,
+    check_type,
+    check_width,
+)
 from attention_lib.corpus import CHINESE, ENGLISH
 from attention_lib.masks import padding_mask
 from attention_lib.multihead import KVCache, MultiHeadAttention
@@ -44,12 +53,13 @@ __all__ = [
 
 
 def _angles(
-    positions: Tensor, width: int, base: float, dtype: torch.dtype
+    name: str, positions: Tensor, width: int, base: float, dtype: torch.dtype
 ) -> Tensor:
     """Return position times frequency for each pair of features."""
+    check_number("base", base, low=1e-9)
     if width < 2 or width % 2:
         raise ValueError(
-            f"the width must be even, one sine and one cosine for each "
+            f"{name} must be of even width, one sine and one cosine for each "
             f"frequency; got {width}"
         )
     # Half precision cannot even count: bfloat16 has no 257.
@@ -94,7 +104,12 @@ def sinusoidal_encoding(
 
     Built in :ref:`section 7.2 <sec-position>`.
     """
-    angles = _angles(positions, d_model, base, dtype)
+    check_tensor("positions", positions, "whole", "(..., T)")
+    check_sizes(d_model=d_model)
+    check_type("dtype", dtype, torch.dtype, "a torch.dtype")
+    if not dtype.is_floating_point:
+        raise TypeError(f"dtype must be floating-point, got {dtype}")
+    angles = _angles("d_model", positions, d_model, base, dtype)
     return torch.stack([angles.sin(), angles.cos()], -1).flatten(-2).to(dtype)
 
 
@@ -117,6 +132,8 @@ class SinusoidalPositions(nn.Module):
 
     def __init__(self, d_model: int, *, base: float = 10000.0) -> None:
         super().__init__()
+        check_sizes(d_model=d_model)
+        _angles("d_model", torch.arange(0), d_model, base, torch.float32)
         self.d_model, self.base = d_model, base
 
     def forward(
@@ -128,6 +145,8 @@ class SinusoidalPositions(nn.Module):
             features: ``(B, T, d_model)``.
             offset: Number of positions that came before.
         """
+        check_width("features", features, self.d_model, "(B, T, d_model)")
+        check_sizes(0, offset=offset)
         positions = torch.arange(features.shape[1], device=features.device)
         return features + sinusoidal_encoding(
             positions + offset,
@@ -157,6 +176,7 @@ class LearnedPositions(nn.Module):
 
     def __init__(self, max_length: int, d_model: int) -> None:
         super().__init__()
+        check_sizes(max_length=max_length, d_model=d_model)
         self.table = nn.Embedding(max_length, d_model)
 
     def forward(
@@ -171,6 +191,9 @@ class LearnedPositions(nn.Module):
         Raises:
             ValueError: If a position lies beyond the table.
         """
+        width = self.table.embedding_dim
+        check_width("features", features, width, "(B, T, d_model)")
+        check_sizes(0, offset=offset)
         end = offset + features.shape[1]
         if end > self.table.num_embeddings:
             raise ValueError(
@@ -214,7 +237,19 @@ def rotate(
 
     Built in :ref:`section 7.3 <sec-rotary>`.
     """
-    angles = _angles(positions, features.shape[-1], base, features.dtype)
+    check_tensor("features", features, "floating-point", "(..., T, width)")
+    check_tensor("positions", positions, "whole", "(..., T)")
+    fits = zip(positions.shape[::-1], features.shape[-2::-1], strict=False)
+    if positions.dim() >= features.dim() or any(
+        size != wanted and (size != 1 or axis == 0)
+        for axis, (size, wanted) in enumerate(fits)
+    ):
+        raise ValueError(
+            f"positions of shape {tuple(positions.shape)} do not fit "
+            f"features of shape {tuple(features.shape)}"
+        )
+    width = features.shape[-1]
+    angles = _angles("features", positions, width, base, features.dtype)
     sine, cosine = angles.sin(), angles.cos()
     first, second = features[..., 0::2], features[..., 1::2]
     turned = torch.stack(
@@ -291,6 +326,9 @@ class Residual(nn.Module):
         norm_eps: float = 1e-5,
     ) -> None:
         super().__init__()
+        check_sizes(d_model=d_model)
+        check_number("dropout", dropout, 0.0, 1.0)
+        check_number("norm_eps", norm_eps, low=0.0)
         self.norm_first = norm_first
         self.norm = nn.LayerNorm(d_model, eps=norm_eps, bias=bias)
         self.dropout = nn.Dropout(dropout)
@@ -299,6 +337,8 @@ class Residual(nn.Module):
         self, states: Float[Tensor, "B T d_model"]
     ) -> Float[Tensor, "B T d_model"]:
         """Return what the sublayer gets to see."""
+        (width,) = self.norm.normalized_shape
+        check_width("states", states, width, "(B, T, d_model)")
         normed: Tensor = self.norm(states) if self.norm_first else states
         return normed
 
@@ -308,6 +348,13 @@ class Residual(nn.Module):
         change: Float[Tensor, "B T d_model"],
     ) -> Float[Tensor, "B T d_model"]:
         """Add what the sublayer says to what went into it."""
+        check_tensor("states", states, "floating-point")
+        check_tensor("change", change, "floating-point")
+        if change.shape != states.shape:
+            raise ValueError(
+                f"change must have the shape of states, got "
+                f"{tuple(change.shape)} and {tuple(states.shape)}"
+            )
         total: Tensor = states + self.dropout(change)
         return total if self.norm_first else self.norm(total)
 
@@ -353,6 +400,8 @@ class FeedForward(nn.Module):
             raise ValueError(
                 f"activation must be 'relu' or 'gelu', got {activation!r}"
             )
+        check_sizes(d_model=d_model, hidden_dim=hidden_dim)
+        check_number("dropout", dropout, 0.0, 1.0)
         self.activation = activation
         self.input_proj = nn.Linear(d_model, hidden_dim, bias=bias)
         self.output_proj = nn.Linear(hidden_dim, d_model, bias=bias)
@@ -362,6 +411,8 @@ class FeedForward(nn.Module):
         self, states: Float[Tensor, "B T d_model"]
     ) -> Float[Tensor, "B T d_model"]:
         """Apply the same two maps to every position."""
+        width = self.input_proj.in_features
+        check_width("states", states, width, "(B, T, d_model)")
         hidden = self.input_proj(states)
         hidden = (
             F.relu(hidden) if self.activation == "relu" else F.gelu(hidden)
@@ -464,6 +515,12 @@ class TransformerBlock(nn.Module):
         rotary: bool = False,
     ) -> None:
         super().__init__()
+        check_sizes(d_model=d_model, num_heads=num_heads)
+        if rotary and d_model % num_heads == 0 and d_model // num_heads % 2:
+            raise ValueError(
+                "rotary needs heads of even width, got d_model / num_heads = "
+                f"{d_model // num_heads}"
+            )
         self.d_model, self.num_heads = d_model, num_heads
         self.norm_first = norm_first
 
@@ -660,6 +717,7 @@ class EncoderBlock(TransformerBlock):
             The new states ``(B, T, d_model)``, and the weights
             ``(B, H, T, Tk)`` or ``None``.
         """
+        check_width("states", states, self.d_model, "(B, T, d_model)")
         states, weights = self._attend(
             self.self_attention,
             self.self_residual,
@@ -738,6 +796,14 @@ class DecoderBlock(TransformerBlock):
             self-attention ``(B, H, Tt, Tt)`` and those of the
             cross-attention ``(B, H, Tt, Ts)``, or ``None`` twice.
         """
+        check_width("states", states, self.d_model, "(B, Tt, d_model)")
+        check_width("memory", memory, self.d_model, "(B, Ts, d_model)")
+        if len(memory) != len(states):
+            raise ValueError(
+                f"memory holds {len(memory)} sentences, states {len(states)}"
+            )
+        if memory_mask is not None:
+            check_tensor("memory_mask", memory_mask, "boolean")
         states, own_weights = self._attend(
             self.self_attention,
             self.self_residual,
@@ -774,6 +840,7 @@ class _Embedding(nn.Module):
         dropout: float,
     ) -> None:
         super().__init__()
+        check_sizes(vocabulary_size=vocabulary_size, d_model=d_model)
         self.words = nn.Embedding(vocabulary_size, d_model)
         self.positions: nn.Module | None = None
         if positions == "sinusoidal":
@@ -816,10 +883,8 @@ class _Stack(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        if num_layers < 1:
-            raise ValueError(
-                f"num_layers must be at least 1, got {num_layers}"
-            )
+        check_sizes(num_layers=num_layers, max_length=max_length)
+        check_number("dropout", dropout, 0.0, 1.0)
         self.embedding = _Embedding(
             vocabulary_size, d_model, positions, max_length, dropout
         )
@@ -896,6 +961,9 @@ class TransformerEncoder(_Stack):
             States ``(B, Ts, d_model)``, zero at padding, their mask
             ``(B, 1, Ts)``, and no vector for the whole sentence.
         """
+        size = self.embedding.words.num_embeddings
+        check_indices("source", source, size, "(B, Ts)")
+        check_lengths("lengths", lengths, source.shape)
         mask = padding_mask(lengths.to(source.device), source.shape[1])
         states = self.embedding(source)
         for block in self.blocks:
@@ -982,10 +1050,22 @@ class TransformerDecoder(_Stack, Decoder):
 
     _block = DecoderBlock
 
+    def _check_reading(self, target_input: Tensor, memory: Memory) -> None:
+        """Refuse words or a memory that do not belong here."""
+        check_type("memory", memory, Memory, "a Memory")
+        size = self.embedding.words.num_embeddings
+        check_indices("target_input", target_input, size, "(B, Tt)")
+        if len(target_input) != len(memory.states):
+            raise ValueError(
+                f"memory holds {len(memory.states)} sentences, target_input "
+                f"{len(target_input)}"
+            )
+
     def forward(
         self, target_input: Int[Tensor, "B Tt"], memory: Memory
     ) -> Float[Tensor, "B Tt V"]:
         """Score every next word, given the true words before it."""
+        self._check_reading(target_input, memory)
         states = self.embedding(target_input)
         for block in self.blocks:
             states, _, _ = block(
@@ -1008,6 +1088,7 @@ class TransformerDecoder(_Stack, Decoder):
         Returns:
             Weights ``(layers, B, H, Tt, Ts)``.
         """
+        self._check_reading(target_input, memory)
         states = self.embedding(target_input)
         weights = []
         for block in self.blocks:
@@ -1033,6 +1114,7 @@ class TransformerDecoder(_Stack, Decoder):
 
     def start(self, memory: Memory) -> TransformerState:
         """Project the memory once for every block; no word is written yet."""
+        check_type("memory", memory, Memory, "a Memory")
         nothing = memory.states[:, :0]  # no query yet
         layers = []
         for block in self.blocks:
@@ -1049,6 +1131,8 @@ class TransformerDecoder(_Stack, Decoder):
         self, tokens: Int[Tensor, " B"], state: TransformerState
     ) -> tuple[Float[Tensor, "B V"], TransformerState]:
         """Read one word of each sentence and score the next."""
+        size = self.embedding.words.num_embeddings
+        check_indices("tokens", tokens, size, "(B,)")
         offset = state.layers[0].key.shape[-2]
         states = self.embedding(tokens[:, None], offset=offset)
         nothing = states[:, :0]  # the caches hold the memory already
@@ -1160,6 +1244,8 @@ class LanguageModel(_Stack):
         Raises:
             ValueError: If there is not one cache for each block.
         """
+        size = self.embedding.words.num_embeddings
+        check_indices("tokens", tokens, size, "(B, T)")
         if caches is None:
             stores: Sequence[KVCache | None] = [None] * len(self.blocks)
             offset = 0

@@ -716,8 +716,8 @@ OK = torch.zeros(2, 3)
             ValueError,
             r"query \(4, 2, 3\), key \(5, 2, 3\), value \(2, 3\)",
         ),
-        ({"dropout_p": 1.5}, ValueError, r"dropout_p.*\[0, 1\].*1.5"),
-        ({"dropout_p": -0.1}, ValueError, r"dropout_p.*\[0, 1\].*-0.1"),
+        ({"dropout_p": 1.5}, ValueError, "dropout_p.*between 0 and 1.*1.5"),
+        ({"dropout_p": -0.1}, ValueError, "dropout_p.*between 0 and 1.*-0.1"),
         ({"mask": torch.ones(2, 2)}, TypeError, r"mask must be boolean"),
         (
             {"mask": torch.ones(2, 3) > 0},

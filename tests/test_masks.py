@@ -136,9 +136,9 @@ def test_a_single_query_after_a_cache_sees_every_key():
     [
         ((-1,), {}, ValueError, "query_length must be at least 0, got -1"),
         ((1, -2), {}, ValueError, "key_length must be at least 0, got -2"),
-        ((1.5,), {}, TypeError, "query_length must be an int, got float"),
-        ((True,), {}, TypeError, "query_length must be an int, got bool"),
-        ((2, "3"), {}, TypeError, "key_length must be an int, got str"),
+        ((1.5,), {}, TypeError, "query_length must be an int, got 1.5"),
+        ((True,), {}, TypeError, "query_length must be an int, got True"),
+        ((2, "3"), {}, TypeError, "key_length must be an int, got '3'"),
         ((2,), {"offset": 0.5}, TypeError, "offset must be an int"),
         ((2,), {"offset": False}, TypeError, "offset must be an int"),
     ],
@@ -353,7 +353,7 @@ def test_readers_refuse_integers_and_lists(read):
         (lambda m: to_mha_mask(m(3, 4), query_length=2), "query_length=2"),
         (lambda m: from_mha_mask(m(6, 2, 2)), "num_heads is needed"),
         (lambda m: from_mha_mask(m(6, 2, 2), num_heads=4), "num_heads=4"),
-        (lambda m: from_mha_mask(m(6, 2, 2), num_heads=0), "num_heads=0"),
+        (lambda m: from_mha_mask(m(6, 2, 2), num_heads=0), "num_heads.*0"),
         (lambda m: from_mha_mask(m(6, 2, 2, 2), num_heads=2), r"\(6, 2, 2"),
     ],
 )

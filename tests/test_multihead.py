@@ -473,7 +473,7 @@ def test_splitting_copies_nothing_and_takes_strided_features():
 @pytest.mark.plain
 @pytest.mark.parametrize("heads", [0, -1, 4])
 def test_a_number_of_heads_that_does_not_divide_is_refused(heads):
-    with pytest.raises(ValueError, match=f"num_heads={heads}.*6"):
+    with pytest.raises(ValueError, match=f"num_heads.*{heads}"):
         split_heads(torch.zeros(2, 3, 6), heads)
 
 
@@ -878,8 +878,8 @@ def test_the_start_gives_unit_variance_for_all_widths():
         ((8, 2), {"num_kv_heads": 0}, "num_kv_heads must be at least 1"),
         ((8, 2), {"kdim": 0}, "kdim must be at least 1"),
         ((8, 2), {"vdim": -1}, "vdim must be at least 1"),
-        ((8, 2), {"dropout": 1.5}, r"dropout=1\.5"),
-        ((8, 2), {"dropout": -0.1}, r"dropout=-0\.1"),
+        ((8, 2), {"dropout": 1.5}, r"dropout.*1\.5"),
+        ((8, 2), {"dropout": -0.1}, r"dropout.*-0\.1"),
     ],
 )
 def test_sizes_that_make_no_layer_are_refused_by_name(sizes, options, message):

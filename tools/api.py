@@ -176,7 +176,7 @@ def modules() -> list[Module]:
     """Return the modules whose chapter is in the book, in its order."""
     contents = (ROOT / "_toc.yml").read_text("utf-8")
     found = []
-    for path in sorted((ROOT / "attention_lib").glob("*.py")):
+    for path in sorted((ROOT / "attention_lib").glob("[!_]*.py")):
         source = path.read_text("utf-8")
         if not source.startswith("# Written by"):
             continue  # written by hand; tools/export.py --check refuses it
