@@ -1,7 +1,9 @@
-"""Make the finished site light: icons stand in the pages themselves.
+"""Make the finished site light.
 
 The theme ships every icon of Font Awesome in one script of 1.5 MB. The pages
-use some fifteen, so these are drawn into the pages and the script goes.
+use some fifteen, so these are drawn into the pages and the script goes. It
+also loads the search index on every page, before the text; here the search
+page alone reads it.
 """
 
 from __future__ import annotations
@@ -21,6 +23,11 @@ ICON = re.compile(
 SIZES = re.compile(r"\bfa-(?:lg|solid|brands|regular|fw|xs|sm|2x)\b")
 SCRIPT = re.compile(
     r"\s*<(?:script|link)[^>]*fontawesome\.js[^>]*>(</script>)?"
+)
+
+SEARCH_SCRIPTS = re.compile(
+    r"\s*<script src=\"[^\"]*(?:searchtools|language_data|searchindex)\.js\">"
+    r"</script>"
 )
 
 
@@ -69,6 +76,8 @@ def draw_icons(app: Sphinx, failure: Exception | None) -> None:
         text = page.read_text("utf-8")
         slim = ICON.sub(lambda match: draw(match, icons), text)
         slim = SCRIPT.sub("", slim)
+        if page != site / "search.html":
+            slim = SEARCH_SCRIPTS.sub("", slim)
         if slim != text:
             page.write_text(slim, "utf-8")
     (site / "_static" / "scripts" / script.name).unlink(missing_ok=True)
