@@ -9,6 +9,13 @@ from attention_lib.decoder import (
     evaluate_alignment,
     hard_alignment,
 )
+from attention_lib.efficient import (
+    GrowingCache,
+    block_sparse_mask,
+    blockwise_attention,
+    linear_attention,
+    sliding_window_mask,
+)
 from attention_lib.fused import scaled_dot_product_attention
 from attention_lib.heads import head_gates, show_heads, show_shapes
 from attention_lib.leaks import (
@@ -77,6 +84,7 @@ __all__ = [
     "DecoderBlock",
     "EncoderBlock",
     "FeedForward",
+    "GrowingCache",
     "KVCache",
     "LanguageModel",
     "LeakReport",
@@ -93,6 +101,8 @@ __all__ = [
     "attention_entropy",
     "attention_model",
     "batch_leak",
+    "block_sparse_mask",
+    "blockwise_attention",
     "causal_mask",
     "dot_product_moments",
     "dot_score",
@@ -105,6 +115,7 @@ __all__ = [
     "head_gates",
     "influence",
     "largest_weight",
+    "linear_attention",
     "masked_softmax",
     "merge_heads",
     "order_leak",
@@ -119,6 +130,7 @@ __all__ = [
     "show_links",
     "show_shapes",
     "sinusoidal_encoding",
+    "sliding_window_mask",
     "softmax_jacobian",
     "softmax_jacobian_norm",
     "split_heads",

@@ -369,8 +369,8 @@ def _difference_of_arrays(got: Any, expected: Any, tolerance: float) -> str:
     bad = ~np.isfinite(mine) & np.isfinite(right)
     if bad.any():
         return f"it contains {mine[bad].flat[0]}"
-    slack = tolerance * np.maximum(1.0, np.abs(right))
     with np.errstate(invalid="ignore"):
+        slack = tolerance * np.maximum(1.0, np.abs(right))
         close = np.abs(mine - right) <= slack
     close |= (mine == right) | (np.isnan(mine) & np.isnan(right))
     return "" if close.all() else "the numbers differ"

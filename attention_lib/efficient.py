@@ -1,0 +1,753 @@
+# Written by tools/export.py from 08_efficiency.ipynb: edit there.
+"""What attention costs less: blocks, caches, windows and low rank.
+
+:func:`blockwise_attention` gives the answer of
+:func:`~attention_lib.fused.scaled_dot_product_attention` in memory that
+grows with the length instead of its square. :class:`GrowingCache` keeps keys
+and values while a model writes. The masks and :func:`linear_attention` change
+the answer to save more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from attention_lib.attention import (
+    _autocasts,
+    _check_inputs,
+    _check_types,
+)
+from attention_lib.fused import _check_options
+from attention_lib.masks import causal_mask
+
+__all__ = [
+    "GrowingCache",
+    "block_sparse_mask",
+    "blockwise_attention",
+    "linear_attention",
+    "sliding_window_mask",
+]
+
+
+# One block of scores holds about this many numbers: 1 MiB of float32 stays
+# in a core's cache, and 64 MiB keeps an accelerator busy.
+_BLOCK_CPU = 2**18
+_BLOCK_OTHER = 2**24
+
+
+class _Walk:
+    """The blocks of the scores that some query may look at, in order.
+
+    Args:
+        query: ``(rows, Tq, d_k)``; the walk needs its shape and device only.
+        key: ``(rows, Tk, d_k)``.
+        mask: ``(masks, Tq or 1, Tk or 1)`` or ``None``.
+        which: The mask of each row, ``(rows,)``, or ``None``.
+        is_causal: Whether a key may not be later than the query.
+        window: Distances from this on are hidden, or ``None``.
+        block_size: Number of keys in a block.
+    """
+
+    def __init__(
+        self,
+        query: Tensor,
+        key: Tensor,
+        mask: Tensor | None,
+        which: Tensor | None,
+        is_causal: bool,
+        window: int | None,
+        block_size: int,
+    ) -> None:
+        self.mask, self.which = mask, which
+        self.is_causal, self.window = is_causal, window
+        self.device = query.device
+        self.num_rows, self.num_queries = query.shape[:2]
+        self.num_keys = key.shape[1]
+        self.offset = self.num_keys - self.num_queries
+        on_cpu = query.device.type == "cpu"
+        limit = _BLOCK_CPU if on_cpu else _BLOCK_OTHER
+        self.keys = max(1, min(block_size, self.num_keys))
+        self.queries = max(1, min(limit // self.keys, self.num_queries))
+        if window is not None:
+            # A block much taller than the window is mostly out of sight.
+            self.queries = min(self.queries, max(window, 64))
+        per_row = self.queries * self.keys
+        self.rows = max(1, min(limit // per_row, self.num_rows))
+        self.size = self.rows * per_row
+        self._remembered: tuple[tuple[int, int, int], Tensor] | None = None
+
+    def __iter__(self) -> Iterator[tuple[slice, slice]]:
+        """Yield groups of rows and queries."""
+        for row in range(0, self.num_rows, self.rows):
+            rows = slice(row, min(row + self.rows, self.num_rows))
+            for start in range(0, self.num_queries, self.queries):
+                stop = min(start + self.queries, self.num_queries)
+                yield rows, slice(start, stop)
+
+    def blocks(
+        self, rows: slice, queries: slice
+    ) -> Iterator[tuple[slice, Tensor | None]]:
+        """Yield the keys of each block, and what is hidden in it.
+
+        ``None`` means nothing; blocks that are hidden as a whole are left
+        out.
+        """
+        earliest = queries.start + self.offset
+        latest = queries.stop - 1 + self.offset
+        first, last = 0, self.num_keys
+        if self.window is not None:
+            first = max(first, earliest - self.window + 1)
+            last = min(last, latest + self.window)
+        if self.is_causal:
+            last = min(last, latest + 1)
+        for start in range(first, last, self.keys):
+            keys = slice(start, min(start + self.keys, last))
+            hidden = self._far(earliest, latest, keys)
+            if self.mask is not None:
+                masked = self._masked(rows, queries, keys)
+                hidden = masked if hidden is None else hidden | masked
+                # A look at the mask is cheap, except that it would make
+                # the CPU wait for a GPU.
+                if self.device.type == "cpu":
+                    least, most = hidden.view(torch.uint8).aminmax()
+                    if least == 1:
+                        continue
+                    hidden = None if most == 0 else hidden
+            yield keys, hidden
+
+    def _far(self, earliest: int, latest: int, keys: slice) -> Tensor | None:
+        """Apply causality and window to a block that their edge crosses.
+
+        Most blocks are crossed in the same way as the one before.
+        """
+        window, last = self.window, keys.stop - 1
+        ahead = 0 if self.is_causal else window and window - 1
+        if (ahead is None or last - earliest <= ahead) and (
+            window is None or latest - keys.start < window
+        ):
+            return None
+        place = keys.start - earliest, last - earliest, latest - earliest
+        if self._remembered is None or self._remembered[0] != place:
+            key = torch.arange(place[0], place[1] + 1, device=self.device)
+            own = torch.arange(place[2] + 1, device=self.device)[:, None]
+            hidden = None if ahead is None else key > own + ahead
+            if window is not None:
+                before = key <= own - window
+                hidden = before if hidden is None else hidden | before
+            assert hidden is not None
+            self._remembered = place, hidden
+        return self._remembered[1]
+
+    def _masked(self, rows: slice, queries: slice, keys: slice) -> Tensor:
+        """Cut the block out of the mask, for the rows at hand."""
+        assert self.mask is not None
+        everything = slice(None)
+        mask = self.mask[
+            :,
+            queries if self.mask.shape[1] > 1 else everything,
+            keys if self.mask.shape[2] > 1 else everything,
+        ]
+        return ~(mask if self.which is None else mask[self.which[rows]])
+
+
+def _scores(
+    buffer: Tensor, query: Tensor, key: Tensor, hidden: Tensor | None
+) -> Tensor:
+    """Compute one block of scores inside the buffer."""
+    shape = (query.shape[0], query.shape[1], key.shape[1])
+    block = buffer[: math.prod(shape)].view(shape)
+    torch.bmm(query, key.mT, out=block)
+    return block if hidden is None else block.masked_fill_(hidden, -math.inf)
+
+
+# The name of the module is part of the operators' names, so that a notebook
+# that defines them again does not replace those of the package.
+_LIBRARY = __name__.replace(".", "_")
+_OPTIONS = (
+    "Tensor? mask, Tensor? which, bool is_causal, int? window, "
+    "float scale, int block_size"
+)
+
+
+@torch.library.custom_op(
+    f"{_LIBRARY}::blockwise",
+    mutates_args=(),
+    schema=f"(Tensor query, Tensor key, Tensor value, {_OPTIONS})"
+    " -> (Tensor, Tensor)",
+)
+def _blockwise(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    which: Tensor | None,
+    is_causal: bool,
+    window: int | None,
+    scale: float,
+    block_size: int,
+) -> tuple[Tensor, Tensor]:
+    """Return the context and the log-sum-exp of each row of scores."""
+    context = value.new_zeros(*query.shape[:2], value.shape[2])
+    normaliser = query.new_empty(*query.shape[:2], 1)
+    walk = _Walk(query, key, mask, which, is_causal, window, block_size)
+    buffer = query.new_empty(walk.size)
+    for rows, queries in walk:
+        part = query[rows, queries] * scale
+        mixed = context[rows, queries]
+        total = part.new_zeros(*part.shape[:2], 1)
+        largest = torch.full_like(total, -math.inf)
+        for keys, hidden in walk.blocks(rows, queries):
+            block = _scores(buffer, part, key[rows, keys], hidden)
+            higher = torch.maximum(largest, block.amax(-1, keepdim=True))
+            # A row that has seen no key yet has no maximum to subtract.
+            shift = higher.masked_fill(higher == -math.inf, 0.0)
+            block.sub_(shift).exp_()
+            shrink = (largest - shift).exp_()
+            total.mul_(shrink).add_(block.sum(-1, keepdim=True))
+            mixed.mul_(shrink).baddbmm_(block, value[rows, keys])
+            largest = higher
+        dead = total == 0
+        mixed.div_(total.masked_fill(dead, 1.0))
+        # Less infinity, every score of a dead row gets the weight 0.
+        total.log_().add_(largest).masked_fill_(dead, math.inf)
+        normaliser[rows, queries] = total
+    return context, normaliser
+
+
+@_blockwise.register_fake
+def _(
+    query: Tensor, key: Tensor, value: Tensor, *options: Any
+) -> tuple[Tensor, Tensor]:
+    shape = query.shape[:2]
+    return value.new_empty(*shape, value.shape[2]), query.new_empty(*shape, 1)
+
+
+@torch.library.custom_op(
+    f"{_LIBRARY}::blockwise_backward",
+    mutates_args=(),
+    schema="(Tensor grad, Tensor query, Tensor key, Tensor value, "
+    f"Tensor context, Tensor normaliser, {_OPTIONS})"
+    " -> (Tensor, Tensor, Tensor)",
+)
+def _blockwise_backward(
+    grad: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    context: Tensor,
+    normaliser: Tensor,
+    mask: Tensor | None,
+    which: Tensor | None,
+    is_causal: bool,
+    window: int | None,
+    scale: float,
+    block_size: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Recompute each block of weights; add up the gradients of the inputs."""
+    grad_query, grad_key, grad_value = (
+        torch.zeros_like(tensor, memory_format=torch.contiguous_format)
+        for tensor in (query, key, value)
+    )
+    mean = (grad * context).sum(-1, keepdim=True)
+    walk = _Walk(query, key, mask, which, is_causal, window, block_size)
+    buffer, second = query.new_empty(2, walk.size)
+    for rows, queries in walk:
+        part, above = query[rows, queries] * scale, grad[rows, queries]
+        for keys, hidden in walk.blocks(rows, queries):
+            near, values = key[rows, keys], value[rows, keys]
+            weights = _scores(buffer, part, near, hidden)
+            weights.sub_(normaliser[rows, queries]).exp_()
+            grad_value[rows, keys].baddbmm_(weights.mT, above)
+            change = _scores(second, above, values, None)
+            change.sub_(mean[rows, queries]).mul_(weights)
+            grad_query[rows, queries].baddbmm_(change, near, alpha=scale)
+            grad_key[rows, keys].baddbmm_(change.mT, part)
+    return grad_query, grad_key, grad_value
+
+
+@_blockwise_backward.register_fake
+def _(
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *options: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    return (
+        query.new_empty(query.shape),
+        key.new_empty(key.shape),
+        value.new_empty(value.shape),
+    )
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    query, key, value, mask, which, *ctx.options = inputs
+    ctx.save_for_backward(query, key, value, *output, mask, which)
+
+
+def _differentiate(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Any, ...]:
+    gradients = _blockwise_backward(grad, *ctx.saved_tensors, *ctx.options)
+    return (*gradients, *[None] * 6)
+
+
+def _refuse(ctx: Any, *grads: Tensor) -> None:
+    raise NotImplementedError(
+        "blockwise_attention has first derivatives only; for second ones, "
+        "use scaled_dot_product_attention with need_weights=True"
+    )
+
+
+_blockwise.register_autograd(_differentiate, setup_context=_remember)
+_blockwise_backward.register_autograd(_refuse)
+
+
+def _check_count(name: str, count: int) -> None:
+    """Refuse what is not a whole number from 1."""
+    if isinstance(count, bool) or not isinstance(count, int):
+        raise TypeError(f"{name} must be an int, got {type(count).__name__}")
+    if count < 1:
+        raise ValueError(f"{name} must be at least 1, got {count}")
+
+
+def _check_pairs(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, ...]:
+    """Refuse what does not belong together; return the leading axes."""
+    leading = _check_inputs(query, key, value)
+    _check_types(query, key, value)
+    if query.shape[-1] != key.shape[-1]:
+        raise ValueError(
+            "query and key must have the same width for a dot product, got "
+            f"query {tuple(query.shape)} and key {tuple(key.shape)}"
+        )
+    return leading
+
+
+def _as_rows(tensor: Tensor, leading: tuple[int, ...]) -> Tensor:
+    """Flatten the leading axes, after repeating what broadcasts."""
+    tensor = tensor.expand(*leading, *tensor.shape[-2:])
+    return tensor.reshape(math.prod(leading), *tensor.shape[-2:])
+
+
+def blockwise_attention(
+    query: Float[Tensor, "*#batch Tq d_k"],
+    key: Float[Tensor, "*#batch Tk d_k"],
+    value: Float[Tensor, "*#batch Tk d_v"],
+    *,
+    mask: Bool[Tensor, "..."] | None = None,
+    is_causal: bool = False,
+    window: int | None = None,
+    scale: float | None = None,
+    block_size: int = 512,
+) -> Float[Tensor, "... Tq d_v"]:
+    """Attend with scaled dot products, one block of scores at a time.
+
+    The context and its gradients are those of
+    :func:`~attention_lib.fused.scaled_dot_product_attention`; the
+    ``(Tq, Tk)`` scores are never stored, so memory grows with the lengths and
+    not with their product, in the backward pass too, which computes the
+    blocks again. Blocks in which nothing may be seen are skipped. There are
+    first derivatives only, and no weights.
+
+    Args:
+        query: ``(..., Tq, d_k)``; leading axes (batch, heads) broadcast.
+        key: ``(..., Tk, d_k)``.
+        value: ``(..., Tk, d_v)``.
+        mask: boolean, ``True`` = may be attended, broadcastable to the
+            scores ``(..., Tq, Tk)``.
+        is_causal: also let query ``i`` see only keys
+            ``j <= i + Tk - Tq``, as :func:`~attention_lib.masks.causal_mask`
+            does.
+        window: also let query ``i`` see only keys less than ``window``
+            positions from ``i + Tk - Tq``, as :func:`sliding_window_mask`
+            does. Time and memory then grow with ``Tq * window``.
+        scale: factor of the dot products, ``1 / sqrt(d_k)`` if omitted.
+        block_size: number of keys in a block. It changes the time and, in
+            the last digits, the result.
+
+    Returns:
+        The context ``(..., Tq, d_v)``; 0 for a query that sees no key.
+        Half-precision inputs are computed in float32.
+
+    Raises:
+        TypeError: if an argument has the wrong type or dtype.
+        ValueError: if shapes or devices do not fit together, or a number
+            is below 1.
+
+    References:
+        Milakov and Gimelshein (2018), algorithm 3; Rabe and Staats (2021);
+        Dao et al. (2022), algorithm 1 and appendix B.
+
+    Example:
+        >>> query, key = torch.zeros(2, 3), torch.ones(4, 3)
+        >>> blockwise_attention(
+        ...     query, key, torch.eye(4), is_causal=True, block_size=2
+        ... )
+        tensor([[0.3333, 0.3333, 0.3333, 0.0000],
+                [0.2500, 0.2500, 0.2500, 0.2500]])
+
+    Built in :ref:`section 8.3 <sec-online-softmax>`.
+    """
+    leading = _check_pairs(query, key, value)
+    _check_options(mask, None, scale, 0.0, query, key)
+    _check_count("block_size", block_size)
+    if window is not None:
+        _check_count("window", window)
+    if scale is None:
+        scale = 1.0 / math.sqrt(max(query.shape[-1], 1))
+    which = None
+    if mask is not None:
+        mask = mask.reshape(*[1] * (2 - mask.dim()), *mask.shape)
+        masks = math.prod(mask.shape[:-2])
+        if masks > 1:
+            which = torch.arange(masks, device=mask.device)
+            which = which.view(mask.shape[:-2]).expand(leading).flatten()
+        mask = mask.reshape(masks, *mask.shape[-2:])
+    dtype = query.dtype
+    if dtype in (torch.float16, torch.bfloat16):
+        query, key, value = query.float(), key.float(), value.float()
+    context, _ = _blockwise(
+        _as_rows(query, leading),
+        _as_rows(key, leading),
+        _as_rows(value, leading),
+        mask,
+        which,
+        is_causal,
+        window,
+        float(scale),
+        block_size,
+    )
+    result: Tensor = context.view(*leading, *context.shape[-2:])
+    return result.to(dtype)
+
+
+class GrowingCache:
+    """Keep keys and values while a model writes, in memory that doubles.
+
+    A :class:`~attention_lib.multihead.KVCache` for
+    :class:`~attention_lib.multihead.MultiHeadAttention`. What is stored is
+    what the layer projects: ``num_kv_heads`` heads, whatever the number of
+    query heads. Room is made for twice as many positions whenever it runs
+    out, so that storing one more costs, on average, the copying of one.
+    For use under :class:`torch.no_grad`: stored numbers are overwritten.
+
+    Attributes:
+        length: Number of positions stored.
+
+    References:
+        Shazeer (2019), "Fast Transformer Decoding", section 2.4.
+
+    Example:
+        >>> from attention_lib.multihead import MultiHeadAttention
+        >>> layer = MultiHeadAttention(8, 2).requires_grad_(False)
+        >>> words, cache = torch.randn(1, 5, 8), GrowingCache()
+        >>> first, _ = layer(words[:, :3], is_causal=True, cache=cache)
+        >>> rest, _ = layer(words[:, 3:], is_causal=True, cache=cache)
+        >>> at_once, _ = layer(words, is_causal=True)
+        >>> torch.allclose(torch.cat([first, rest], 1), at_once, atol=1e-6)
+        True
+        >>> cache.length, cache.num_bytes
+        (5, 320)
+
+    Built in :ref:`section 8.5 <sec-kv-cache>`.
+    """
+
+    def __init__(self) -> None:
+        self.length = 0
+        self._stores: list[Tensor] = []
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the keys and values stored, unused room not counted."""
+        return sum(
+            store[..., : self.length, :].nbytes for store in self._stores
+        )
+
+    def update(
+        self,
+        key: Float[Tensor, "B kv_heads new d_head"],
+        value: Float[Tensor, "B kv_heads new d_v"],
+    ) -> tuple[
+        Float[Tensor, "B kv_heads Tk d_head"],
+        Float[Tensor, "B kv_heads Tk d_v"],
+    ]:
+        """Store new keys and values; return all, the new ones last.
+
+        Args:
+            key: ``(B, kv_heads, new, d_head)``.
+            value: ``(B, kv_heads, new, d_v)``.
+
+        Returns:
+            Keys and values of all positions so far. They are views: copy
+            them if they have to outlive the next call.
+
+        Raises:
+            ValueError: If a gradient is asked for, or if shape, type or
+                device differ from what is stored.
+        """
+        arrivals = (key, value)
+        for name, new in zip(("key", "value"), arrivals, strict=True):
+            if torch.is_grad_enabled() and new.requires_grad:
+                raise ValueError(
+                    f"{name} requires a gradient, and a cache overwrites "
+                    "what a gradient would need: decode under "
+                    "torch.no_grad(), and train without a cache"
+                )
+        if key.shape[:-1] != value.shape[:-1]:
+            raise ValueError(
+                f"key {tuple(key.shape)} and value {tuple(value.shape)} "
+                "differ in batch, heads or length"
+            )
+        if not self._stores:
+            self._stores = [new[..., :0, :].clone() for new in arrivals]
+        length = self.length + key.shape[-2]
+        for index, (store, new) in enumerate(
+            zip(self._stores, arrivals, strict=True)
+        ):
+            fits = [*store.shape[:2], store.shape[3]]
+            if (
+                [*new.shape[:2], new.shape[3]] != fits
+                or new.dtype != store.dtype
+                or new.device != store.device
+            ):
+                raise ValueError(
+                    f"{('key', 'value')[index]} has shape "
+                    f"{tuple(new.shape)}, {new.dtype}, {new.device}; the "
+                    f"cache holds (batch, heads, width) = {tuple(fits)}, "
+                    f"{store.dtype}, {store.device}"
+                )
+        for index, new in enumerate(arrivals):
+            store = self._stores[index]
+            if length > store.shape[-2]:
+                room = max(length, 2 * store.shape[-2])
+                grown = store.new_empty(*store.shape[:2], room, new.shape[3])
+                grown[..., : self.length, :] = store[..., : self.length, :]
+                self._stores[index] = store = grown
+            store[..., self.length : length, :] = new
+        self.length = length
+        keys, values = (store[..., :length, :] for store in self._stores)
+        return keys, values
+
+
+def sliding_window_mask(
+    query_length: int,
+    key_length: int | None = None,
+    *,
+    window: int,
+    offset: int | None = None,
+    device: torch.device | str | None = None,
+) -> Bool[Tensor, "Tq Tk"]:
+    """Let each query see the keys less than ``window`` positions away.
+
+    The query ``i`` stands beside the key ``i + offset``. Together with
+    :func:`~attention_lib.masks.causal_mask` it sees the last ``window``
+    keys, its own among them.
+
+    Args:
+        query_length: number of queries ``Tq``.
+        key_length: number of keys ``Tk``; ``Tq`` if omitted.
+        window: how far, 1 for the query's own key only.
+        offset: how many keys lie before the first query; ``Tk - Tq`` if
+            omitted.
+        device: where to create the mask.
+
+    Returns:
+        Boolean mask ``(Tq, Tk)``, ``True`` where attention is allowed.
+
+    Raises:
+        TypeError: if a number is not an int.
+        ValueError: if a length is negative or ``window`` below 1.
+
+    References:
+        Beltagy, Peters and Cohan (2020), "Longformer", section 3.1.
+
+    Example:
+        >>> (sliding_window_mask(4, window=2) & causal_mask(4)).int()
+        tensor([[1, 0, 0, 0],
+                [1, 1, 0, 0],
+                [0, 1, 1, 0],
+                [0, 0, 1, 1]], dtype=torch.int32)
+
+    Built in :ref:`section 8.7 <sec-sparse>`.
+    """
+    _check_count("window", window)
+    below = causal_mask(query_length, key_length, offset=offset, device=device)
+    if offset is None:
+        offset = below.shape[1] - below.shape[0]
+    everything = torch.ones_like(below)
+    return everything.tril(offset + window - 1).triu(offset - window + 1)
+
+
+def block_sparse_mask(
+    layout: Bool[Tensor, "rows columns"],
+    block_size: int,
+    query_length: int | None = None,
+    key_length: int | None = None,
+) -> Bool[Tensor, "Tq Tk"]:
+    """Blow up a small table of blocks to a mask.
+
+    Args:
+        layout: ``True`` where the queries of a row of blocks may see the
+            keys of a column of blocks.
+        block_size: number of queries, and of keys, in a block.
+        query_length: cut the mask to ``Tq`` queries; all if omitted.
+        key_length: cut it to ``Tk`` keys; all if omitted.
+
+    Returns:
+        Boolean mask ``(Tq, Tk)``. It is dense: what saves time is a
+        function that skips blocks, as :func:`blockwise_attention` does.
+
+    Raises:
+        TypeError: if ``layout`` is not boolean or a number not an int.
+        ValueError: if ``layout`` is not two-dimensional or too small.
+
+    References:
+        Child et al. (2019), "Sparse Transformers"; Zaheer et al. (2020),
+        "Big Bird".
+
+    Example:
+        >>> layout = torch.tensor([[True, False], [True, True]])
+        >>> block_sparse_mask(layout, 2, 4, 3).int()
+        tensor([[1, 1, 0],
+                [1, 1, 0],
+                [1, 1, 1],
+                [1, 1, 1]], dtype=torch.int32)
+
+    Built in :ref:`section 8.7 <sec-sparse>`.
+    """
+    if not isinstance(layout, Tensor) or layout.dtype != torch.bool:
+        raise TypeError(
+            "layout must be a boolean tensor (True = may be attended), got "
+            f"{getattr(layout, 'dtype', type(layout).__name__)}"
+        )
+    if layout.dim() != 2:
+        raise ValueError(
+            "layout must be two-dimensional (rows, columns of blocks), got "
+            f"shape {tuple(layout.shape)}"
+        )
+    _check_count("block_size", block_size)
+    wanted = []
+    for name, length, blocks in (
+        ("query_length", query_length, layout.shape[0]),
+        ("key_length", key_length, layout.shape[1]),
+    ):
+        room = blocks * block_size
+        if length is not None:
+            _check_count(name, length)
+            if length > room:
+                raise ValueError(
+                    f"{name}={length} is more than the {room} positions of "
+                    f"{blocks} blocks of {block_size}"
+                )
+        wanted.append(room if length is None else length)
+    mask = layout.repeat_interleave(block_size, 0)[: wanted[0]]
+    return mask.repeat_interleave(block_size, 1)[:, : wanted[1]]
+
+
+def linear_attention(
+    query: Float[Tensor, "*#batch Tq d_k"],
+    key: Float[Tensor, "*#batch Tk d_k"],
+    value: Float[Tensor, "*#batch Tk d_v"],
+    *,
+    mask: Bool[Tensor, "..."] | None = None,
+    is_causal: bool = False,
+    chunk_size: int = 128,
+) -> Float[Tensor, "... Tq d_v"]:
+    """Attend with a score of low rank, in time linear in the length.
+
+    In place of ``exp(q · k)`` stands ``f(q) · f(k)`` with
+    ``f(x) = elu(x) + 1 > 0``. Then the sum over the keys can be done before
+    a query is known: it is a matrix of ``d_k`` rows, however many keys there
+    are. The weights are positive and sum to one, but they are *not* those
+    of softmax attention, and a model has to be trained with them.
+
+    Args:
+        query: ``(..., Tq, d_k)``; leading axes (batch, heads) broadcast.
+        key: ``(..., Tk, d_k)``.
+        value: ``(..., Tk, d_v)``.
+        mask: boolean, ``True`` = may be attended, the same for all
+            queries: broadcastable to ``(..., 1, Tk)``.
+        is_causal: also let query ``i`` see only keys ``j <= i + Tk - Tq``.
+        chunk_size: how many queries are computed together in the causal
+            case.
+
+    Returns:
+        The context ``(..., Tq, d_v)``; 0 for a query that sees no key.
+
+    Raises:
+        TypeError: if an argument has the wrong type or dtype.
+        ValueError: if shapes or devices do not fit together, ``mask``
+            differs between queries, or ``chunk_size`` is below 1.
+
+    References:
+        Katharopoulos et al. (2020), equations 4 to 12.
+
+    Example:
+        >>> same = torch.zeros(4, 3)
+        >>> linear_attention(same[:2], same, torch.eye(4), is_causal=True)
+        tensor([[0.3333, 0.3333, 0.3333, 0.0000],
+                [0.2500, 0.2500, 0.2500, 0.2500]])
+
+    Built in :ref:`section 8.8 <sec-low-rank>`.
+    """
+    _check_pairs(query, key, value)
+    _check_options(mask, None, None, 0.0, query, key)
+    _check_count("chunk_size", chunk_size)
+    dtype = query.dtype
+    if dtype in (torch.float16, torch.bfloat16):
+        query, key, value = query.float(), key.float(), value.float()
+    query, key = F.elu(query) + 1, F.elu(key) + 1
+    if mask is not None:
+        if mask.dim() > 1 and mask.shape[-2] > 1:
+            raise ValueError(
+                f"mask of shape {tuple(mask.shape)} differs between "
+                "queries; linear attention sums over the keys before it "
+                "knows the query, so only (..., 1, Tk) is possible"
+            )
+        if mask.dim() < 2:
+            mask = mask.reshape(1, -1)
+        key = key.masked_fill(~mask.mT, 0.0)
+    # A last feature of ones makes the sum of the weights ride along.
+    value = torch.cat([value, torch.ones_like(value[..., :1])], dim=-1)
+    device = query.device.type
+    with (  # autocast would multiply in half precision
+        torch.autocast(device, enabled=False)
+        if _autocasts(device)
+        else nullcontext()
+    ):
+        if is_causal:
+            mixed = _linear_causal(query, key, value, chunk_size)
+        else:
+            mixed = query @ (key.mT @ value)
+    context, total = mixed[..., :-1], mixed[..., -1:]
+    return (context / total.masked_fill(total == 0, 1.0)).to(dtype)
+
+
+def _linear_causal(
+    query: Tensor, key: Tensor, value: Tensor, chunk_size: int
+) -> Tensor:
+    """Carry the sum over earlier keys from chunk to chunk of queries."""
+    num_queries, num_keys = query.shape[-2], key.shape[-2]
+    offset = num_keys - num_queries
+    state = key[..., :0, :].mT @ value[..., :0, :]
+    done, chunks = 0, []
+    for start in range(0, num_queries, chunk_size):
+        stop = min(start + chunk_size, num_queries)
+        first, last = max(start + offset, 0), max(stop + offset, 0)
+        earlier, own = slice(done, first), slice(first, last)
+        state = state + key[..., earlier, :].mT @ value[..., earlier, :]
+        part = query[..., start:stop, :]
+        visible = causal_mask(
+            stop - start,
+            last - first,
+            offset=start + offset - first,
+            device=query.device,
+        )
+        scores = (part @ key[..., own, :].mT).masked_fill(~visible, 0.0)
+        chunks.append(part @ state + scores @ value[..., own, :])
+        done = first
+    if not chunks:
+        return query @ state
+    return torch.cat(chunks, dim=-2)
