@@ -122,6 +122,10 @@ def mark_exported_cells(app: Sphinx, doctree: nodes.document) -> None:
         block.parent.replace(block, clean)
         mark = nodes.paragraph(classes=["exported"])
         mark += nodes.Text("exported to ")
+        clean.parent.insert(clean.parent.index(clean), mark)
+        if match[1].startswith("_"):  # for the package itself: no API page
+            mark += nodes.literal(module, module, classes=["py"])
+            continue
         mark += link("mod", module, module, app.env.docname)
         public = [
             node.name
@@ -132,7 +136,6 @@ def mark_exported_cells(app: Sphinx, doctree: nodes.document) -> None:
         for position, name in enumerate(public):
             mark += nodes.Text(", " if position else ": ")
             mark += link("obj", f"{module}.{name}", name, app.env.docname)
-        clean.parent.insert(clean.parent.index(clean), mark)
 
 
 def link(
