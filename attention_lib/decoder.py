@@ -44,6 +44,15 @@ class AttentionState(NamedTuple):
         hidden: The recurrent state, (B, h).
         memory: What the encoder wrote; the same at every step.
 
+    Example:
+        >>> from attention_lib.scoring import dot_score
+        >>> model = attention_model(dot_score, hidden_dim=8)
+        >>> memory = model.encoder(torch.tensor([[5, 6, 2]]),
+        ...                        torch.tensor([3]))
+        >>> state = model.decoder.start(memory)
+        >>> isinstance(state, AttentionState), state.hidden.shape
+        (True, torch.Size([1, 8]))
+
     Built in :ref:`section 3.5 <sec-attention-decoder>`.
     """
 
@@ -367,6 +376,13 @@ def evaluate_alignment(
 
     Returns:
         The alignment error rate.
+
+    Example:
+        >>> from attention_lib.corpus import sample_pairs
+        >>> from attention_lib.scoring import dot_score
+        >>> model = attention_model(dot_score, hidden_dim=8)
+        >>> 0.0 <= evaluate_alignment(model, sample_pairs(4)) <= 1.0
+        True
 
     Built in :ref:`section 3.7 <sec-alignment>`.
     """

@@ -99,6 +99,15 @@ class KVCache(Protocol):
     Any object with these two members will do. It stores keys and values
     after their projection, split into the ``num_kv_heads`` heads.
 
+    Example:
+        >>> class Forgetful:
+        ...     length = 0
+        ...
+        ...     def update(self, key, value):
+        ...         return key, value
+        >>> isinstance(Forgetful(), KVCache)
+        True
+
     Built in :ref:`section 6.4 <sec-multihead-layer>`.
     """
 

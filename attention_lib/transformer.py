@@ -493,6 +493,13 @@ class TransformerBlock(nn.Module):
     References:
         Vaswani et al. (2017), section 3.1; Xiong et al. (2020) for pre-norm.
 
+    Example:
+        >>> block = EncoderBlock(d_model=8, num_heads=2)
+        >>> isinstance(block, TransformerBlock)
+        True
+        >>> type(block.to_torch()).__name__
+        'TransformerEncoderLayer'
+
     Built in :ref:`section 7.4 <sec-block>`.
     """
 

@@ -136,7 +136,7 @@ def test_labels_are_unique_in_the_book(name):
     assert not set(mine) & others
 
 
-@pytest.mark.parametrize("name", CHAPTERS)
+@pytest.mark.parametrize("name", NOTEBOOKS)
 def test_the_colab_cell_is_the_same_everywhere(name):
     setup = cells(name)[0]
     assert tags(setup) == {"skip-execution", "nbval-skip", "remove-cell"}

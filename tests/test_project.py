@@ -437,3 +437,22 @@ def test_the_api_reference_lists_every_public_name_of_the_book():
 def test_names_of_the_package_are_those_of_its_modules():
     for name in getattr(attention_lib, "__all__", ()):
         assert hasattr(attention_lib, name), name
+
+
+def test_the_api_reference_says_which_names_are_stable():
+    section = re.search(
+        r"^## What you can rely on\n(.*?)^## ",
+        FILES["chapters/api.md"],
+        re.MULTILINE | re.DOTALL,
+    )[1]
+    listed = re.findall(r"\{py:\w+\}`~attention_lib\.\w+\.(\w+)`", section)
+    assert sorted(listed) == sorted(attention_lib.__all__)
+    assert "DeprecationWarning" in section
+    assert re.search(r"`attention_lib\.__version__`", section)
+
+
+@pytest.mark.parametrize("name", attention_lib.__all__)
+def test_a_stable_name_has_an_example_and_leads_back_to_its_section(name):
+    text = getattr(attention_lib, name).__doc__
+    assert re.search(r"^ *>>> ", text, re.MULTILINE), "a runnable example"
+    assert re.search(r":ref:`section \d+(\.\d+)? <[\w-]+>`", text)

@@ -39,6 +39,24 @@ from attention_lib import attend, masked_softmax
 ```
 
 {NOTE}"""
+STABLE = """\
+(sec-api-stable)=
+## What you can rely on
+
+What can be imported from `attention_lib` itself is stable:
+{names}.
+
+A stable name, one of its arguments, or what it means goes away in three
+steps. A release names the replacement in its changelog. From then on the old
+form still works and gives a `DeprecationWarning` that says what to write
+instead, for two minor releases and at least six months. The minor release
+after that removes it. A wrong number is mended at once, and the changelog
+says so. All other names, those of the translators, the corpus, the figures
+and the exercises, belong to the chapters and may change with them in any
+minor release; a name that begins with an underscore, at any time.
+`attention_lib.__version__` says which release you have; the changelog lies
+beside the package in the repository.
+"""
 EXERCISES = f"""\
 (api-exercises)=
 # `attention_lib.exercises`
@@ -203,6 +221,27 @@ def modules() -> list[Module]:
     return [module for _, module in sorted(found)]
 
 
+def stable(found: list[Module]) -> str:
+    """Return the section on the names of the package itself."""
+    source = (ROOT / "attention_lib" / "__init__.py").read_text("utf-8")
+    homes = {
+        alias.name: str(node.module)
+        for node in ast.parse(source).body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    kinds = {
+        f"attention_lib.{module.name}.{name.name}": name.kind
+        for module in found
+        for name in module.names
+    }
+    links = []
+    for name, home in sorted(homes.items(), key=lambda pair: pair[0].lower()):
+        full = f"{home}.{name}"
+        links.append(f"{{py:{kinds[full]}}}`~{full}`")
+    return STABLE.format(names=",\n".join(links))
+
+
 def index_entry(module: Module) -> str:
     """Return one module's part of the first page."""
     full = f"attention_lib.{module.name}"
@@ -250,6 +289,7 @@ def pages() -> dict[str, str]:
     found = modules()
     index = [
         HEAD,
+        stable(found),
         *map(index_entry, found),
         EXERCISES_INDEX,
         EXPLORABLES_INDEX,
