@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from attention_lib._checks import check_sizes, check_tensor, check_type
 from attention_lib.attention import (
     _autocasts,
     _check_inputs,
@@ -305,14 +306,6 @@ _blockwise.register_autograd(_differentiate, setup_context=_remember)
 _blockwise_backward.register_autograd(_refuse)
 
 
-def _check_count(name: str, count: int) -> None:
-    """Refuse what is not a whole number from 1."""
-    if isinstance(count, bool) or not isinstance(count, int):
-        raise TypeError(f"{name} must be an int, got {type(count).__name__}")
-    if count < 1:
-        raise ValueError(f"{name} must be at least 1, got {count}")
-
-
 def _check_pairs(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, ...]:
     """Refuse what does not belong together; return the leading axes."""
     leading = _check_inputs(query, key, value)
@@ -392,9 +385,10 @@ def blockwise_attention(
     """
     leading = _check_pairs(query, key, value)
     _check_options(mask, None, scale, 0.0, query, key)
-    _check_count("block_size", block_size)
+    check_type("is_causal", is_causal, bool, "True or False")
+    check_sizes(block_size=block_size)
     if window is not None:
-        _check_count("window", window)
+        check_sizes(window=window)
     if scale is None:
         scale = 1.0 / math.sqrt(max(query.shape[-1], 1))
     which = None
@@ -487,6 +481,8 @@ class GrowingCache:
             ValueError: If a gradient is asked for, or if shape, type or
                 device differ from what is stored.
         """
+        check_tensor("key", key, "floating-point", "(B, kv_heads, new, d)")
+        check_tensor("value", value, "floating-point", "(B, kv_heads, new, d)")
         arrivals = (key, value)
         for name, new in zip(("key", "value"), arrivals, strict=True):
             if torch.is_grad_enabled() and new.requires_grad:
@@ -572,7 +568,7 @@ def sliding_window_mask(
 
     Built in :ref:`section 8.7 <sec-sparse>`.
     """
-    _check_count("window", window)
+    check_sizes(window=window)
     below = causal_mask(query_length, key_length, offset=offset, device=device)
     if offset is None:
         offset = below.shape[1] - below.shape[0]
@@ -627,7 +623,7 @@ def block_sparse_mask(
             "layout must be two-dimensional (rows, columns of blocks), got "
             f"shape {tuple(layout.shape)}"
         )
-    _check_count("block_size", block_size)
+    check_sizes(block_size=block_size)
     wanted = []
     for name, length, blocks in (
         ("query_length", query_length, layout.shape[0]),
@@ -635,7 +631,7 @@ def block_sparse_mask(
     ):
         room = blocks * block_size
         if length is not None:
-            _check_count(name, length)
+            check_sizes(**{name: length})
             if length > room:
                 raise ValueError(
                     f"{name}={length} is more than the {room} positions of "
@@ -694,7 +690,8 @@ def linear_attention(
     """
     _check_pairs(query, key, value)
     _check_options(mask, None, None, 0.0, query, key)
-    _check_count("chunk_size", chunk_size)
+    check_type("is_causal", is_causal, bool, "True or False")
+    check_sizes(chunk_size=chunk_size)
     dtype = query.dtype
     if dtype in (torch.float16, torch.bfloat16):
         query, key, value = query.float(), key.float(), value.float()

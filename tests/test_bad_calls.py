@@ -82,6 +82,10 @@ def gate(layer, gates):
         pass
 
 
+def fresh_update(key, value):
+    return lib.GrowingCache().update(key, value)
+
+
 def batches(**arguments):
     return list(corpus.iterate_batches(**arguments))
 
@@ -578,6 +582,88 @@ for need in (True, False):
         dropout_p=PROBABILITY,
         need_weights=FLAG,
     )
+QUERIES = tensor(
+    vector=floats(5),
+    width_differs=floats(2, 3, 4),
+    batch_differs=floats(3, 3, 5),
+    other_precision=floats(2, 3, 5).double(),
+)
+KEYS = tensor(
+    vector=floats(5),
+    width_differs=floats(2, 4, 6),
+    length_differs=floats(2, 5, 5),
+    batch_differs=floats(3, 4, 5),
+    on_another_device=meta(2, 4, 5),
+)
+VALUES = tensor(
+    vector=floats(6),
+    one_for_all=floats(2, 1, 6),
+    batch_differs=floats(5, 4, 6),
+    on_another_device=meta(2, 4, 6),
+)
+TRIPLE = {
+    "query": floats(2, 3, 5),
+    "key": floats(2, 4, 5),
+    "value": floats(2, 4, 6),
+}
+call(
+    lib.blockwise_attention,
+    TRIPLE | {"mask": trues(3, 4), "window": 2, "scale": 1.0},
+    query=QUERIES,
+    key=KEYS,
+    value=VALUES,
+    mask=[*MASK, *MISFIT],
+    is_causal=FLAG,
+    window=SIZE,
+    scale=NUMBER,
+    block_size=SIZE,
+)
+call(
+    lib.linear_attention,
+    TRIPLE | {"mask": trues(1, 4)},
+    query=QUERIES,
+    key=KEYS,
+    value=VALUES,
+    mask=[*MASK, *MISFIT, Wrong("differs between queries", trues(3, 4))],
+    is_causal=FLAG,
+    chunk_size=SIZE,
+)
+call(
+    lib.sliding_window_mask,
+    {"query_length": 3, "key_length": 4, "window": 2, "offset": 1},
+    query_length=COUNT,
+    key_length=COUNT,
+    window=SIZE,
+    offset=wrongs(fraction=0.5, string="0", flag=True),
+)
+call(
+    lib.block_sparse_mask,
+    {
+        "layout": trues(2, 3),
+        "block_size": 2,
+        "query_length": 4,
+        "key_length": 5,
+    },
+    layout=[*MASK, *wrongs(nothing=None, vector=trues(3))],
+    block_size=SIZE,
+    query_length=[*SIZE, Wrong("more than the blocks hold", 9)],
+    key_length=[*SIZE, Wrong("more than the blocks hold", 9)],
+)
+call(
+    fresh_update,
+    {"key": floats(1, 2, 3, 4), "value": floats(1, 2, 3, 5)},
+    name="GrowingCache.update",
+    key=tensor(
+        three_axes=floats(2, 3, 4),
+        length_differs=floats(1, 2, 4, 4),
+        with_a_gradient=floats(1, 2, 3, 4).requires_grad_(),
+    ),
+    value=tensor(
+        three_axes=floats(2, 3, 5),
+        heads_differ=floats(1, 1, 3, 5),
+        with_a_gradient=floats(1, 2, 3, 5).requires_grad_(),
+    ),
+)
 INPUTS = [
     *NO_TENSOR,
     *wrongs(
