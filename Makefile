@@ -72,7 +72,7 @@ test: $(READY) ## check everything that the book promises
 	$(BIN)/python -m pytest -n 2 -m site
 
 bench: $(READY) ## measure speed and memory against PyTorch
-	env -u OMP_NUM_THREADS $(BIN)/python -m pytest benchmarks
+	env -u OMP_NUM_THREADS $(BIN)/python benchmarks/run.py
 
 requirements: $(READY) ## pin requirements.txt from requirements.in
 	$(BIN)/pip-compile --quiet --upgrade --allow-unsafe --strip-extras \
@@ -83,5 +83,5 @@ requirements: $(READY) ## pin requirements.txt from requirements.in
 
 clean: ## remove everything that was made, .venv included
 	rm -rf _build $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis \
-	  .benchmarks build *.egg-info
+	  build *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
