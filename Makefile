@@ -8,11 +8,15 @@ BOOK := _build/html
 # Chapters to run: all, or those that CHAPTER=02 (or "02 05") names.
 CHAPTER ?=
 PORT ?= 8000
+# What make mutate looks at: all modules or some, and how many mutants of each.
+MODULE ?=
+SAMPLE ?= 60
 # A chapter trains small models: one thread each, files side by side.
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup book test serve lab export execute bench requirements clean
+.PHONY: help setup book test serve lab export execute bench mutate \
+  requirements clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' \
@@ -74,6 +78,9 @@ test: $(READY) ## check everything that the book promises
 bench: $(READY) ## measure speed and memory against PyTorch
 	env -u OMP_NUM_THREADS $(BIN)/python benchmarks/run.py
 
+mutate: $(READY) ## count small changes of the library that tests miss
+	nice $(BIN)/python tools/mutate.py $(MODULE) --sample $(SAMPLE)
+
 requirements: $(READY) ## pin requirements.txt from requirements.in
 	$(BIN)/pip-compile --quiet --upgrade --allow-unsafe --strip-extras \
 	  --no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
@@ -83,5 +90,5 @@ requirements: $(READY) ## pin requirements.txt from requirements.in
 
 clean: ## remove everything that was made, .venv included
 	rm -rf _build $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis \
-	  build *.egg-info
+	  mutants build *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -352,3 +352,102 @@ def test_dropout_must_be_off(inputs):
 def test_bad_calls_are_refused_by_name(call, error, words):
     with pytest.raises(error, match=words):
         call()
+
+
+def total(x):
+    """Every output is the sum of all inputs of all samples."""
+    return x.sum((0, 1)).expand_as(x)
+
+
+@pytest.mark.parametrize(
+    "detect",
+    [
+        lambda **more: influence(total, torch.ones(2, 4, 3), **more),
+        lambda **more: future_leak(total, torch.ones(2, 4, 3), **more),
+        lambda **more: padding_leak(
+            total, torch.ones(2, 4, 3), [2, 4], **more
+        ),
+        lambda **more: batch_leak(total, torch.ones(2, 4, 3), **more),
+        lambda **more: order_leak(
+            lambda x: x * torch.arange(1.0, 5.0)[:, None],
+            torch.arange(24.0).reshape(2, 4, 3),
+            **more,
+        ),
+    ],
+    ids=["influence", "future", "padding", "batch", "order"],
+)
+def test_the_seed_decides_and_nothing_else(detect):
+    """Not torch's own state; and nobody else's random numbers change."""
+    torch.manual_seed(1)
+    first = detect()
+    following = torch.rand(1)
+    torch.manual_seed(2)
+    again, other = detect(seed=0), detect(seed=5)
+    torch.manual_seed(1)
+    assert torch.equal(torch.rand(1), following)
+    if isinstance(first, LeakReport):
+        assert first == again
+        assert first != other
+    else:
+        assert torch.equal(first, again)
+        assert not torch.equal(first, other)
+
+
+@pytest.mark.parametrize("detect", [batch_leak, order_leak, future_leak])
+def test_each_detector_takes_its_tolerance(detect):
+    model, inputs = total, torch.ones(2, 4, 3)
+    if detect is order_leak:
+        inputs = torch.arange(24.0).reshape(2, 4, 3)
+        model = lambda x: x[:, :1]  # noqa: E731
+    report = detect(model, inputs)
+    assert report
+    assert report.kind == detect.__name__.removesuffix("_leak")
+    assert not detect(model, inputs, tolerance=report.largest)
+    assert detect(model, inputs, tolerance=0.99 * report.largest)
+
+
+def test_padding_takes_its_tolerance_too():
+    report = padding_leak(total, torch.ones(2, 4, 3), [2, 4])
+    assert report
+    assert report.kind == "padding"
+    looser = padding_leak(
+        total, torch.ones(2, 4, 3), [2, 4], tolerance=report.largest
+    )
+    assert not looser
+
+
+def test_a_report_on_two_samples_names_giver_and_taker():
+    """The smallest batch in which something can leak."""
+
+    def second_reads_first(x):
+        return torch.stack([x[0], x[1] + x[0]])
+
+    report = batch_leak(second_reads_first, torch.randn(2, 3, 4))
+    assert report.where == "sample 1 depends on sample 0"
+
+
+def test_sequences_without_a_token_have_an_order_too():
+    def first_of(x):
+        return x[:, :1]
+
+    inputs = torch.randn(2, 3, 4)
+    assert not order_leak(first_of, inputs, lengths=[0, 0])
+    assert order_leak(first_of, inputs, lengths=[0, 3])
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+def test_every_input_is_moved_far_and_kept_in_its_type(method, dtype):
+    seen = []
+
+    def model(x):
+        seen.append(x.detach().clone())
+        return x * 1.0
+
+    inputs = torch.zeros(2, 3, 4, dtype=dtype)
+    influence(model, inputs, method=method)
+    assert {x.dtype for x in seen} == {dtype}
+    if method == "perturb":
+        moved = torch.stack(seen).abs().amax(0)
+        assert (moved > 0).all()
+        assert 5 < moved.double().square().mean().sqrt() < 20

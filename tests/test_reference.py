@@ -128,3 +128,19 @@ def test_a_mask_of_numbers_is_refused():
 def test_a_mask_may_not_enlarge_the_scores():
     with pytest.raises(ValueError, match=r"\(1, ?2\)"):
         reference.softmax([[1.0, 2.0]], np.ones((3, 2), dtype=bool))
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32])
+def test_numbers_of_any_precision_are_computed_in_float64(kind):
+    """Rounded when they come in, and never again."""
+    rng = np.random.default_rng(0)
+    narrow = [rng.normal(size=(3, 4)).astype(kind) for _ in range(3)]
+    wide = [part.astype(np.float64) for part in narrow]
+    for got, wanted in zip(
+        reference.attention(*narrow), reference.attention(*wide), strict=True
+    ):
+        assert got.dtype == np.float64
+        assert np.array_equal(got, wanted)
+    weights = reference.softmax(narrow[0])
+    assert weights.dtype == np.float64
+    assert np.array_equal(weights, reference.softmax(wide[0]))
