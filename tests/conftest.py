@@ -50,3 +50,37 @@ def pytest_collection_modifyitems(config, items):
 def seed():
     """Start every test from the same random state."""
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """One for all tests of a process: a second would not start."""
+    from browsing import start_browser
+
+    with start_browser() as chromium:
+        yield chromium
+
+
+@pytest.fixture(scope="session")
+def address():
+    """The book on a server of its own."""
+    from browsing import serve_book
+
+    with serve_book() as address:
+        yield address
+
+
+@pytest.fixture
+def visit(browser):
+    """Return a function that opens windows and closes them afterwards."""
+    from browsing import Visit
+
+    visits = []
+
+    def open_window(base, **settings):
+        visits.append(Visit(browser, base, **settings))
+        return visits[-1]
+
+    yield open_window
+    for one in visits:
+        one.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -17,7 +16,6 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from playwright.sync_api import sync_playwright
 
 ROOT = Path(__file__).resolve().parent.parent
 CHAPTERS = sorted((ROOT / "chapters").glob("*.ipynb"))
@@ -106,29 +104,20 @@ def lab(tmp_path):
 
 
 @pytest.mark.site
-def test_jupyterlab_opens_each_chapter_without_a_warning(lab):
+def test_jupyterlab_opens_each_chapter_without_a_warning(lab, browser):
     address, log = lab
-    spec = importlib.util.spec_from_file_location(
-        "browser_tool", ROOT / "tools" / "browser.py"
-    )
-    tool = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(tool)
     heard = []
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=tool.find(), args=["--no-sandbox", "--disable-gpu"]
-        )
-        page = browser.new_page(viewport={"width": 1280, "height": 900})
-        page.on("pageerror", lambda error: heard.append(str(error)))
-        for path in CHAPTERS:
-            page.goto(f"{address}/lab/tree/{path.name}")
-            cells = page.locator(".jp-Notebook:visible .jp-Cell")
-            cells.first.wait_for(timeout=60_000)
-            title = page.locator(".jp-Notebook:visible h1").first
-            title.wait_for(timeout=60_000)
-            heard += page.locator(".jp-Dialog").all_inner_texts()
-            heard += page.locator(".Toastify__toast").all_inner_texts()
-        browser.close()
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.on("pageerror", lambda error: heard.append(str(error)))
+    for path in CHAPTERS:
+        page.goto(f"{address}/lab/tree/{path.name}")
+        cells = page.locator(".jp-Notebook:visible .jp-Cell")
+        cells.first.wait_for(timeout=60_000)
+        title = page.locator(".jp-Notebook:visible h1").first
+        title.wait_for(timeout=60_000)
+        heard += page.locator(".jp-Dialog").all_inner_texts()
+        heard += page.locator(".Toastify__toast").all_inner_texts()
+    page.close()
     assert heard == []
     complaints = [
         line

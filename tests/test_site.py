@@ -4,139 +4,27 @@ from __future__ import annotations
 
 import functools
 import gzip
-import http.server
-import importlib.util
 import re
-import threading
-from pathlib import Path
 from urllib.parse import unquote, urldefrag, urljoin
 
 import pytest
 import yaml
 from axe_playwright_python.sync_playwright import Axe
+from browsing import ROOT, SITE
 from bs4 import BeautifulSoup
-from playwright.sync_api import sync_playwright
 
 pytestmark = pytest.mark.site
 
-ROOT = Path(__file__).resolve().parent.parent
-SITE = ROOT / "_build" / "html"
 PAGES = sorted(
     str(path.relative_to(SITE))
     for path in SITE.rglob("*.html")
     if "_static" not in path.parts
 )
 WIDTHS = {"wide": 1280, "phone": 375}
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
 
 
 def test_the_book_was_built():
     assert "index.html" in PAGES, "no book in _build/html: run make book"
-
-
-class QuietHandler(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *arguments):
-        """Keep the test's output readable."""
-
-
-@pytest.fixture(scope="session")
-def address():
-    """The book on a server of its own."""
-    handler = functools.partial(QuietHandler, directory=str(SITE))
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/"
-    server.shutdown()
-    server.server_close()
-
-
-@pytest.fixture(scope="session")
-def browser():
-    """A Chromium; its absence is a failure, never a skip."""
-    spec = importlib.util.spec_from_file_location(
-        "browser_tool", ROOT / "tools" / "browser.py"
-    )
-    tool = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(tool)
-    path = tool.find()
-    assert path, "no browser: run python tools/browser.py"
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(
-            executable_path=path, args=ARGUMENTS
-        )
-        yield chromium
-        chromium.close()
-
-
-class Visit:
-    """One page in one window, with everything that went wrong there."""
-
-    def __init__(self, browser, base, *, width=1280, theme="light"):
-        self.faults = []
-        self.base = base
-        self.context = browser.new_context(
-            viewport={"width": width, "height": 900}, color_scheme=theme
-        )
-        self.context.route("**/*", self.refuse_strangers)
-        self.page = self.context.new_page()
-        self.page.on("console", self.hear)
-        self.page.on(
-            "pageerror", lambda error: self.faults.append(f"throws {error}")
-        )
-        self.page.on(
-            "response",
-            lambda answer: (
-                answer.status >= 400
-                and self.faults.append(f"{answer.status} {answer.url}")
-            ),
-        )
-
-    def refuse_strangers(self, route):
-        url = route.request.url
-        if url.startswith((self.base, "data:", "blob:")):
-            route.continue_()
-        else:
-            self.faults.append(f"asks another server: {url}")
-            route.abort()
-
-    def hear(self, message):
-        if message.type in ("error", "warning"):
-            self.faults.append(f"console {message.type}: {message.text}")
-
-    def go(self, name):
-        self.page.goto(self.base + name, wait_until="load")
-        self.page.wait_for_function(
-            "document.documentElement.dataset.theme !== undefined"
-        )
-        return self.page
-
-    def show(self, *, width, theme):
-        """Resize the window, switch the reader's theme, let both settle."""
-        self.page.set_viewport_size({"width": width, "height": 900})
-        self.page.emulate_media(color_scheme=theme, reduced_motion="reduce")
-        self.page.add_style_tag(content="* { transition: none !important }")
-        self.page.wait_for_function(
-            f"document.documentElement.dataset.theme === '{theme}'"
-        )
-        # The theme asks anew what scrolls once the width has been at rest.
-        self.page.wait_for_timeout(600)
-
-    def close(self):
-        self.context.close()
-
-
-@pytest.fixture
-def visit(browser):
-    """Return a function that opens windows and closes them afterwards."""
-    visits = []
-
-    def open_window(base, **settings):
-        visits.append(Visit(browser, base, **settings))
-        return visits[-1]
-
-    yield open_window
-    for one in visits:
-        one.close()
 
 
 READ_PAGE = """() => {
