@@ -80,6 +80,9 @@ class _Walk:
         if window is not None:
             # A block much taller than the window is mostly out of sight.
             self.queries = min(self.queries, max(window, 64))
+        if mask is not None and mask.shape[1] > 1:
+            # A square block is hidden as a whole more often than a tall one.
+            self.queries = min(self.queries, self.keys)
         per_row = self.queries * self.keys
         self.rows = max(1, min(limit // per_row, self.num_rows))
         self.size = self.rows * per_row
@@ -357,8 +360,9 @@ def blockwise_attention(
             positions from ``i + Tk - Tq``, as :func:`sliding_window_mask`
             does. Time and memory then grow with ``Tq * window``.
         scale: factor of the dot products, ``1 / sqrt(d_k)`` if omitted.
-        block_size: number of keys in a block. It changes the time and, in
-            the last digits, the result.
+        block_size: number of keys in a block, and of queries too if
+            ``mask`` differs between them. It changes the time and, in the
+            last digits, the result.
 
     Returns:
         The context ``(..., Tq, d_v)``; 0 for a query that sees no key.
