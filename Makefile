@@ -15,8 +15,8 @@ SAMPLE ?= 60
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup book test serve lab export execute bench mutate \
-  requirements clean
+.PHONY: help setup book pdf epub test serve lab export execute bench \
+  mutate requirements clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' \
@@ -39,6 +39,14 @@ book: $(READY) ## build the book into _build/html
 	$(BIN)/python tools/build.py
 	@echo "Open $(BOOK)/index.html, or run: make serve"
 
+pdf: $(READY) ## set the book as a PDF, in _build/print (installs TeX)
+	$(BIN)/python tools/tex.py pdf
+	$(BIN)/python tools/print_book.py pdf
+
+epub: $(READY) ## make the book an EPUB, in _build/print
+	$(BIN)/python tools/tex.py epub
+	$(BIN)/python tools/print_book.py epub
+
 serve: book ## build the book and show it at http://localhost:8000
 	$(BIN)/python -m http.server --directory $(BOOK) $(PORT)
 
@@ -55,23 +63,27 @@ execute: $(READY) ## run chapters in place (all, or CHAPTER=02)
 	PYTHONPATH=$(CURDIR) $(BIN)/python tools/execute.py $(CHAPTER)
 
 test: $(READY) ## check everything that the book promises
-	@echo "[1/6] exported modules, style, types"
+	@echo "[1/7] exported modules, style, types"
 	$(BIN)/python tools/export.py --check
 	$(BIN)/python tools/guide.py --check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	@echo "[2/6] the library, shapes checked at run time"
-	$(BIN)/python -m pytest -n 2 -m "not plain and not site"
-	@echo "[3/6] the library as its users import it"
+	@echo "[2/7] the library, shapes checked at run time"
+	$(BIN)/python -m pytest -n 2 -m "not plain and not site and not print"
+	@echo "[3/7] the library as its users import it"
 	ATTENTION_LIB_SHAPES=off $(BIN)/python -m pytest -n 2 -m plain
 	ATTENTION_LIB_SHAPES=off $(BIN)/python -m pytest --doctest-modules \
 	  attention_lib
-	@echo "[4/6] every chapter, alone, prints what it shows (some minutes)"
+	@echo "[4/7] every chapter, alone, prints what it shows (some minutes)"
 	$(BIN)/python tools/alone.py -n 2 --dist loadfile
-	@echo "[5/6] the book builds without a warning"
+	@echo "[5/7] the printed book, PDF and EPUB"
+	$(BIN)/python tools/tex.py pdf epub
+	$(BIN)/python tools/print_book.py pdf epub
+	$(BIN)/python -m pytest -n 2 -m print
+	@echo "[6/7] the book builds without a warning"
 	$(BIN)/python tools/build.py --clean
-	@echo "[6/6] every page in a browser, offline"
+	@echo "[7/7] every page in a browser, offline"
 	$(BIN)/python tools/browser.py
 	$(BIN)/python -m pytest -n 2 -m site
 

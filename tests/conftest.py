@@ -39,6 +39,7 @@ def pytest_collection_modifyitems(config, items):
         for item in items
         if bool(item.get_closest_marker("plain")) != SHAPES
         or item.get_closest_marker("site")
+        or item.get_closest_marker("print")
     ]
     left = [item for item in items if item not in kept]
     if left:

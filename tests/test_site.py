@@ -255,6 +255,15 @@ def test_a_page_weighs_less_than_a_photograph(visit, address, name):
     assert sum(map(weigh, paths)) <= 1_500_000
 
 
+@pytest.mark.parametrize("name", PAGES)
+def test_the_printed_book_is_offered_if_it_was_made(name):
+    footer = read(name).find(class_="extra_footer")
+    links = {link["href"].rpartition("/")[2] for link in footer.find_all("a")}
+    for kind in ("pdf", "epub"):
+        product = SITE.parent / "print" / f"attention-course.{kind}"
+        assert (product.name in links) == product.is_file()
+
+
 def test_search_finds_a_word_offline(visit, address):
     window = visit(address)
     page = window.go("search.html?q=softmax")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+import yaml
 from nbformat.v4 import (
     new_code_cell,
     new_markdown_cell,
@@ -281,3 +282,57 @@ def test_a_chapter_is_compared_alone_outside_the_repository(project):
         "tests",
         "tools",
     ], "it leaves nothing behind"
+
+
+def load(name):
+    path = ROOT / "tools" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+LOG = """
+LaTeX Warning: Reference `eq-missing' on page 3 undefined on input line 9.
+
+Missing character: There is no 猫 in font TeX Gyre Pagella!
+Overfull \\hbox (3.1pt too wide) in paragraph at lines 1--2
+[]\\TU/a/m/n/11 a little
+Overfull \\hbox (40.5pt too wide) in paragraph at lines 3--4
+[]\\TU/a/m/n/11 far too much
+Underfull \\hbox (badness 10000) in paragraph at lines 5--6
+"""
+
+
+def test_what_a_reader_of_the_pdf_would_see_is_a_fault():
+    faults = load("print_book").read_faults(LOG)
+    assert len(faults) == 3
+    assert "eq-missing" in faults[0]
+    assert "猫" in faults[1]
+    assert "40.5" in faults[2]
+    assert load("print_book").read_faults("This is XeTeX") == []
+
+
+def test_the_printed_book_has_the_sites_contents_and_the_solutions():
+    tool = load("print_book")
+    site = yaml.safe_load((ROOT / "_toc.yml").read_text("utf-8"))
+    assert tool.SOLUTIONS not in str(site)
+    printed = tool.contents()
+    assert printed["parts"][-1]["chapters"].pop(0) == {"file": tool.SOLUTIONS}
+    assert printed == site
+
+
+@pytest.mark.parametrize("name", ["print_book", "tex"])
+@pytest.mark.parametrize("kinds", [[], ["docx"], ["pdf", "all"]])
+def test_a_kind_of_book_that_there_is_not_is_refused(name, kinds):
+    tool = [sys.executable, str(ROOT / "tools" / f"{name}.py")]
+    done = subprocess.run([*tool, *kinds], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "pdf epub" in done.stdout
+
+
+def test_an_epub_needs_no_tex(monkeypatch):
+    tool = load("tex")
+    monkeypatch.setattr(tool.shutil, "which", lambda name: None)
+    assert set(tool.missing(["epub"]).values()) == {"librsvg2-bin"}
+    assert "texlive-xetex" in tool.missing(["pdf", "epub"]).values()

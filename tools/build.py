@@ -1,7 +1,7 @@
 """Build the book with every warning an error.
 
 python tools/build.py            what changed
-python tools/build.py --clean    from nothing
+python tools/build.py --clean    from nothing; the printed book stays
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ STEP = re.compile(r"(reading sources|writing output).*?(\[ *\d+%\])")
 def main() -> int:
     """Run jupyter-book; its whole log is shown if something is wrong."""
     if "--clean" in sys.argv[1:]:
-        shutil.rmtree(BUILD, ignore_errors=True)
+        for folder in BUILD.glob("*"):
+            if folder.name != "print":
+                shutil.rmtree(folder, ignore_errors=True)
     start = time.perf_counter()
     building = subprocess.Popen(
         [

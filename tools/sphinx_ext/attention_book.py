@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ast
 import re
+import shutil
 import sys
 import zlib
 from functools import cache
@@ -21,6 +22,8 @@ from sphinx.writers.html5 import HTML5Translator
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 VENDOR = ROOT / "vendor"
+PRINT = ROOT / "_build" / "print"
+DOWNLOADS = {"attention-course.pdf": "PDF", "attention-course.epub": "EPUB"}
 # The API pages import the package from this checkout.
 sys.path.insert(0, str(ROOT))
 
@@ -31,6 +34,12 @@ MACROS = {
     r"\Q": r"\htmlClass{query}{#1}",
     r"\K": r"\htmlClass{key}{#1}",
     r"\V": r"\htmlClass{value}{#1}",
+}
+# MathML has no classes, so a book names the colours.
+BOOK_MACROS = {
+    r"\Q": r"\textcolor{005f99}{#1}",
+    r"\K": r"\textcolor{b34700}{#1}",
+    r"\V": r"\textcolor{00734f}{#1}",
 }
 WRONG_ROLES = re.compile(
     r' role="doc-biblioentry"| role="list"(?= class="citation-list")'
@@ -46,19 +55,25 @@ def katex() -> Any:
     context = MiniRacer()
     context.eval((VENDOR / "katex" / "katex.min.js").read_text("utf-8"))
     context.eval(
-        "function render(source, display, macros) {"
+        "function render(source, display, macros, output) {"
         " return katex.renderToString(source, {displayMode: display,"
         " throwOnError: true, trust: true, strict: 'ignore',"
-        " macros: macros}); }"
+        " macros: macros, output: output}); }"
     )
     return context
 
 
-def render_math(source: str, *, display: bool) -> str:
-    """Return the HTML and MathML of a formula."""
+def render_math(source: str, *, display: bool, book: bool = False) -> str:
+    """Return the HTML and MathML of a formula, in a book the MathML alone."""
     # Sphinx numbers equations itself.
     source = NUMBERED.sub(r"\\\1{\2*}", source)
-    return katex().call("render", source, display, MACROS)
+    return katex().call(
+        "render",
+        source,
+        display,
+        BOOK_MACROS if book else MACROS,
+        "mathml" if book else "htmlAndMathml",
+    )
 
 
 def visit_math(translator: HTML5Translator, node: nodes.math) -> None:
@@ -66,7 +81,7 @@ def visit_math(translator: HTML5Translator, node: nodes.math) -> None:
     translator.body.append(
         translator.starttag(node, "span", "", CLASS="math notranslate")
     )
-    translator.body.append(checked(node, display=False))
+    translator.body.append(checked(translator, node, display=False))
     translator.body.append("</span>")
     raise nodes.SkipNode
 
@@ -83,12 +98,14 @@ def visit_displaymath(
         translator.body.append(f'<span class="eqno">({number})')
         translator.add_permalink_ref(node, "Link to this equation")
         translator.body.append("</span>")
-    translator.body.append(checked(node, display=True))
+    translator.body.append(checked(translator, node, display=True))
     translator.body.append("</div>")
     raise nodes.SkipNode
 
 
-def checked(node: nodes.Element, *, display: bool) -> str:
+def checked(
+    translator: HTML5Translator, node: nodes.Element, *, display: bool
+) -> str:
     """Render a node's formula; a fault becomes a build error with its place.
 
     A formula may scroll sideways on a phone, so it takes the focus.
@@ -97,7 +114,11 @@ def checked(node: nodes.Element, *, display: bool) -> str:
     from sphinx.util import logging
 
     try:
-        html = render_math(node.astext(), display=display)
+        html = render_math(
+            node.astext(),
+            display=display,
+            book=translator.builder.name == "epub",
+        )
     except JSEvalException as error:
         reason = str(error).strip().splitlines()[0]
         logging.getLogger(__name__).warning(
@@ -234,6 +255,40 @@ def add_math_style(
         app.add_css_file("katex/katex.min.css")
 
 
+def find_downloads(app: Sphinx, config: Any) -> None:
+    """Note which forms of the printed book there are to download."""
+    config.downloads = [name for name in DOWNLOADS if (PRINT / name).is_file()]
+
+
+def link_downloads(
+    app: Sphinx,
+    page: str,
+    template: str,
+    context: dict[str, Any],
+    doctree: nodes.document | None,
+) -> None:
+    """Offer the printed book at the foot of every page, if it was made."""
+    if app.builder.name != "html" or not app.config.downloads:
+        return
+    links = " or ".join(
+        f'<a href="{context["pathto"](name, 1)}">{DOWNLOADS[name]}</a>'
+        for name in app.config.downloads
+    )
+    footer = context.get("theme_extra_footer", "")
+    context["theme_extra_footer"] = f"{footer} The whole book as {links}."
+
+
+def copy_downloads(app: Sphinx, failure: Exception | None) -> None:
+    """Put the printed book beside the pages that link it."""
+    if failure or app.builder.name != "html":
+        return
+    for name in DOWNLOADS:
+        if name in app.config.downloads:
+            shutil.copy(PRINT / name, app.outdir)
+        else:
+            (Path(app.outdir) / name).unlink(missing_ok=True)
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register everything with Sphinx."""
     app.add_html_math_renderer(
@@ -243,6 +298,10 @@ def setup(app: Sphinx) -> dict[str, Any]:
     )
     app.connect("config-inited", write_inventories, priority=100)
     app.connect("config-inited", keep_vendored_files_off_pages, priority=100)
+    app.add_config_value("downloads", [], "html")
+    app.connect("config-inited", find_downloads)
+    app.connect("html-page-context", link_downloads)
+    app.connect("build-finished", copy_downloads)
     app.connect("doctree-read", mark_exported_cells)
     app.connect("html-page-context", add_math_style)
     app.connect("html-page-context", trim_page, priority=900)

@@ -112,8 +112,8 @@ def setup(app: Sphinx) -> dict[str, Any]:
     skip = (skip_live_part, None)
     app.add_node(
         LivePart,
+        # An EPUB uses these too; a visitor of its own would hide others.
         html=(visit_live_part, None),
-        epub=skip,
         latex=skip,
         text=skip,
         man=skip,

@@ -1,0 +1,291 @@
+"""Build the printed book from the site's sources: PDF, EPUB or both.
+
+python tools/print_book.py pdf epub
+
+Writes _build/print/attention-course.pdf and .epub. Every warning of Sphinx and
+every fault of TeX that a reader would see is an error.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jupyter_book.config import get_final_config
+from sphinx.application import Sphinx
+from sphinx.util.docutils import docutils_namespace, patch_docutils
+
+ROOT = Path(__file__).resolve().parent.parent
+TOOLS = ROOT / "tools"
+# Before the tools themselves, one of which bears an extension's name.
+sys.path.insert(0, str(TOOLS / "sphinx_ext"))
+PRINT = ROOT / "_build" / "print"
+NAME = "attention-course"
+SOLUTIONS = "chapters/solutions"
+# Extensions that serve the site, or another way to LaTeX.
+SITE_ONLY = {
+    *("slim_site", "sphinx_tippy", "sphinx_thebe", "sphinx_comments"),
+    *("sphinx_copybutton", "sphinx_togglebutton", "sphinx_book_theme"),
+    *("sphinx_jupyterbook_latex", "sphinx.ext.viewcode"),
+}
+SITE_SETTINGS = ("comments_", "copybutton_", "tippy_", "togglebutton_")
+# Text that leaves the page by more than this is a fault.
+OVERFULL_PT = 12.0
+
+
+def contents() -> dict[str, Any]:
+    """Return the site's contents with the appendix of solutions."""
+    toc = yaml.safe_load((ROOT / "_toc.yml").read_text("utf-8"))
+    toc["parts"][-1]["chapters"].insert(0, {"file": SOLUTIONS})
+    return toc
+
+
+def citation() -> dict[str, Any]:
+    """Return version, date and address of the book."""
+    return yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
+
+
+def draw_cover(folder: Path) -> None:
+    """Draw the cover as PDF and as a picture."""
+    settings = yaml.safe_load((ROOT / "_config.yml").read_text("utf-8"))
+    hero = (ROOT / "_static" / "hero.svg").read_text("utf-8")
+    # The drawing fills the frame that the cover has for it.
+    hero = re.sub(r' (width|height)="[\d.]+pt"', "", hero, count=2)
+    hero = hero[hero.index("<svg") :]
+    title = settings["title"].split(", ", 1)
+    cover = (TOOLS / "print" / "cover.svg").read_text("utf-8")
+    for name, text in {
+        "TITLE": title[0],
+        "SUBTITLE": title[1],
+        "AUTHOR": settings["author"],
+        "VERSION": citation()["version"],
+        "HERO": hero,
+    }.items():
+        cover = cover.replace(f"{{{name}}}", text)
+    source = folder / "cover.svg"
+    source.write_text(cover, "utf-8")
+    for options in (
+        ["--format=pdf", f"--output={folder / 'cover.pdf'}"],
+        ["--width=1240", f"--output={folder / 'cover.png'}"],
+    ):
+        subprocess.run(["rsvg-convert", *options, source], check=True)
+
+
+def colophon() -> str:
+    """Return the page behind the cover, as LaTeX."""
+    facts = citation()
+    address = facts["repository-code"].replace("_", r"\_")
+    return "\n\n".join(
+        (
+            rf"{{\sffamily\bfseries {facts['title']}}}",
+            facts["authors"][0]["name"],
+            f"Version {facts['version']}, {facts['date-released']}",
+            rf"\url{{{address}}}",
+            r"Text and figures: Creative Commons Attribution 4.0"
+            r" (\url{https://creativecommons.org/licenses/by/4.0/}).",
+            r"Code: MIT licence.",
+            r"Set from the executed notebooks of the course. The answers to"
+            r" the exercises are in the appendix.",
+        )
+    )
+
+
+def settings_of(builder: str) -> dict[str, Any]:
+    """Return the site's Sphinx configuration, changed for one builder."""
+    config, _ = get_final_config(
+        user_yaml=ROOT / "_config.yml",
+        cli_config={"latex_individualpages": False},
+        sourcedir=ROOT,
+    )
+    facts = citation()
+    config["extensions"] = [
+        name for name in config["extensions"] if name not in SITE_ONLY
+    ] + ["printed"]
+    for name in list(config):
+        if name.startswith(SITE_SETTINGS):
+            del config[name]
+    toc = PRINT / "_toc.yml"
+    toc.write_text(yaml.safe_dump(contents(), sort_keys=False), "utf-8")
+    read = (TOOLS / "print").joinpath
+    config |= {
+        "project": facts["title"],
+        "external_toc_path": str(toc),
+        "nb_mime_priority_overrides": [
+            ("latex", "image/svg+xml", 5),
+            ("latex", "text/markdown", 15),
+        ],
+        "html_css_files": [],
+        "html_js_files": [],
+        "pygments_style": "a11y-high-contrast-light",
+        "latex_engine": "xelatex",
+        "latex_use_xindy": False,
+        "latex_documents": [
+            (
+                "index",
+                f"{NAME}.tex",
+                facts["title"],
+                config["author"],
+                "manual",
+                False,
+            )
+        ],
+        "latex_show_urls": "no",
+        "latex_domain_indices": False,
+        "latex_table_style": ["booktabs"],
+        "latex_elements": {
+            "papersize": "a4paper",
+            "pointsize": "11pt",
+            "extraclassoptions": "openany,oneside",
+            "fontpkg": read("fonts.tex").read_text("utf-8"),
+            "fncychap": "",
+            "geometry": r"\usepackage[a4paper,hmargin=29mm,top=27mm,"
+            r"bottom=26mm]{geometry}",
+            "figure_align": "htbp",
+            "sphinxsetup": read("sphinxsetup.tex").read_text("utf-8"),
+            "preamble": read("preamble.tex").read_text("utf-8")
+            + rf"\newcommand{{\bookcolophon}}{{{colophon()}}}"
+            + rf"\hypersetup{{pdftitle={{{facts['title']}}},"
+            rf"pdfauthor={{{config['author']}}},pdflang=en}}",
+            "maketitle": r"\bookcover",
+            "tableofcontents": r"\renewcommand{\contentsname}{Contents}"
+            r"\sphinxtableofcontents",
+        },
+        "epub_title": facts["title"],
+        "epub_author": config["author"],
+        "epub_publisher": config["author"],
+        "epub_contributor": config["author"],
+        "epub_copyright": config["copyright"],
+        "epub_identifier": facts["repository-code"],
+        "epub_scheme": "URL",
+        "epub_uid": "book",
+        "epub_basename": NAME,
+        "epub_description": facts["abstract"],
+        "epub_language": "en",
+        "epub_show_urls": "no",
+        "epub_tocdepth": 2,
+        "epub_cover": ("_static/cover.png", "epub-cover.html"),
+        "epub_css_files": ["book.css"],
+        "html_domain_indices": False,
+        "version": facts["version"],
+        "release": facts["version"],
+    }
+    if builder == "epub":
+        static = PRINT / "static"
+        static.mkdir(exist_ok=True)
+        shutil.copy(PRINT / "cover.png", static)
+        shutil.copy(read("epub.css"), static / "book.css")
+        config["html_static_path"] = [str(static)]
+    return config
+
+
+def write(builder: str) -> Path:
+    """Run one of Sphinx's builders; return the folder it filled."""
+    target = PRINT / builder
+    shutil.rmtree(target, ignore_errors=True)
+    log = (PRINT / f"{builder}.log").open("w", encoding="utf-8")
+    with log, patch_docutils(str(ROOT)), docutils_namespace():
+        app = Sphinx(
+            srcdir=str(ROOT),
+            confdir=None,
+            outdir=str(target),
+            doctreedir=str(PRINT / ".doctrees"),
+            buildername=builder,
+            confoverrides=settings_of(builder),
+            status=log,
+            warning=sys.stderr,
+            warningiserror=True,
+            keep_going=True,
+        )
+        app.build()
+    if app.statuscode:
+        raise SystemExit(f"print: {builder} has warnings; each is an error")
+    return target
+
+
+def set_pages(folder: Path) -> None:
+    """Run TeX until references, contents and index stand still."""
+    shutil.copy(PRINT / "cover.pdf", folder)
+    environment = os.environ | {"max_print_line": "1000"}
+
+    def run(*command: str) -> None:
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            errors="replace",
+        )
+        if done.returncode:
+            print(done.stdout[-4000:], done.stderr[-1000:])
+            raise SystemExit(f"print: {command[0]} failed")
+
+    tex = ["xelatex", "-interaction=nonstopmode", "-halt-on-error"]
+    run(*tex, "-no-pdf", f"{NAME}.tex")
+    run("makeindex", "-q", "-s", "python.ist", f"{NAME}.idx")
+    run(*tex, "-no-pdf", f"{NAME}.tex")
+    run(*tex, f"{NAME}.tex")
+    log = (folder / f"{NAME}.log").read_text("utf-8", "replace")
+    if faults := list(read_faults(log)):
+        print(*faults, sep="\n")
+        raise SystemExit(f"print: {len(faults)} faults in the PDF")
+
+
+def read_faults(log: str) -> list[str]:
+    """Return what a reader of the PDF would see, from TeX's log."""
+    faults = re.findall(
+        r"^(?:LaTeX Warning: .*(?:undefined|multiply|Rerun).*"
+        r"|Missing character: .*|! .*)$",
+        log,
+        re.MULTILINE,
+    )
+    for width, rest in re.findall(
+        r"^Overfull \\hbox \((\S+?)pt too wide\) (.*\n.*)$", log, re.MULTILINE
+    ):
+        if float(width) > OVERFULL_PT:
+            faults.append(f"{width} pt too wide {rest}")
+    return faults
+
+
+def main() -> int:
+    """Build what the command line names."""
+    wanted = sys.argv[1:]
+    if not wanted or set(wanted) - {"pdf", "epub"}:
+        print(__doc__)
+        return 2
+    # The date of the version, not of the day that the book was built on.
+    released = datetime.fromisoformat(str(citation()["date-released"]))
+    os.environ["SOURCE_DATE_EPOCH"] = str(
+        int(released.replace(tzinfo=UTC).timestamp())
+    )
+    os.environ["FORCE_SOURCE_DATE"] = "1"
+    PRINT.mkdir(parents=True, exist_ok=True)
+    draw_cover(PRINT)
+    for kind in wanted:
+        start = time.perf_counter()
+        product = PRINT / f"{NAME}.{kind}"
+        if kind == "pdf":
+            folder = write("latex")
+            set_pages(folder)
+            shutil.copy(folder / product.name, product)
+        else:
+            folder = write("epub")
+            shutil.copy(folder / product.name, product)
+        size = product.stat().st_size / 1e6
+        print(
+            f"print: {product.relative_to(ROOT)}, {size:.1f} MB,"
+            f" in {time.perf_counter() - start:.0f} s"
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
