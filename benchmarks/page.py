@@ -86,7 +86,7 @@ VERDICT = {True: "yes", False: "**no**", None: "—"}
 def columns(row: dict[str, Any]) -> dict[str, str]:
     """Return the cells of a row by the heads of their columns."""
     return {
-        "": row["name"],
+        "what": row["name"],
         "time": time_cell(row["time"]),
         "bar": bar_cell(row["time"]["bar"]),
         "memory": small(row["memory"]["ratio"]),

@@ -84,12 +84,12 @@ def measure(case: Case, seconds: float) -> dict[str, Any]:
     }
 
 
-WIDTHS = {"": 46, "time": 18, "bar": 5, "memory": 6, "bar ": 5, "met": 3}
+WIDTHS = {"what": 46, "time": 18, "bar": 5, "memory": 6, "bar ": 5, "met": 3}
 
 
 def show(cells: dict[str, str]) -> None:
     """Print one line of the table."""
-    line = [f"{cells['']:{WIDTHS['']}}"]
+    line = [f"{cells['what']:{WIDTHS['what']}}"]
     line += [f"{cells[head]:>{WIDTHS[head]}}" for head in list(WIDTHS)[1:]]
     print("  ".join(line).replace("`", "").replace("**", ""), flush=True)
 
@@ -146,7 +146,7 @@ def main() -> int:
         if case.group != group:
             group = case.group
             print()
-            show({head: head for head in WIDTHS} | {"": group})
+            show({head: head for head in WIDTHS} | {"what": group})
         row = rounded(measure(case, options.seconds))
         stored["rows"].append(row)
         show(columns(row))
