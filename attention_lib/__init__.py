@@ -10,7 +10,7 @@ from attention_lib.decoder import (
     hard_alignment,
 )
 from attention_lib.efficient import (
-    GrowingCache,
+    KVCache,
     block_sparse_mask,
     blockwise_attention,
     linear_attention,
@@ -37,7 +37,7 @@ from attention_lib.masks import (
     to_sdpa_mask,
 )
 from attention_lib.multihead import (
-    KVCache,
+    AttentionCache,
     MultiHeadAttention,
     merge_heads,
     split_heads,
@@ -78,13 +78,13 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AdditiveScore",
+    "AttentionCache",
     "AttentionDecoder",
     "AttentionState",
     "BilinearScore",
     "DecoderBlock",
     "EncoderBlock",
     "FeedForward",
-    "GrowingCache",
     "KVCache",
     "LanguageModel",
     "LeakReport",

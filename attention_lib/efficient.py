@@ -3,7 +3,7 @@
 
 :func:`blockwise_attention` gives the answer of
 :func:`~attention_lib.fused.scaled_dot_product_attention` in memory that
-grows with the length instead of its square. :class:`GrowingCache` keeps keys
+grows with the length instead of its square. :class:`KVCache` keeps keys
 and values while a model writes. The masks and :func:`linear_attention` change
 the answer to save more.
 """
@@ -30,7 +30,7 @@ from attention_lib.fused import _check_options
 from attention_lib.masks import causal_mask
 
 __all__ = [
-    "GrowingCache",
+    "KVCache",
     "block_sparse_mask",
     "blockwise_attention",
     "linear_attention",
@@ -421,10 +421,10 @@ def blockwise_attention(
     return result.to(dtype)
 
 
-class GrowingCache:
+class KVCache:
     """Keep keys and values while a model writes, in memory that doubles.
 
-    A :class:`~attention_lib.multihead.KVCache` for
+    A :class:`~attention_lib.multihead.AttentionCache` for
     :class:`~attention_lib.multihead.MultiHeadAttention`. What is stored is
     what the layer projects: ``num_kv_heads`` heads, whatever the number of
     query heads. Room is made for twice as many positions whenever it runs
@@ -440,7 +440,7 @@ class GrowingCache:
     Example:
         >>> from attention_lib.multihead import MultiHeadAttention
         >>> layer = MultiHeadAttention(8, 2).requires_grad_(False)
-        >>> words, cache = torch.randn(1, 5, 8), GrowingCache()
+        >>> words, cache = torch.randn(1, 5, 8), KVCache()
         >>> first, _ = layer(words[:, :3], is_causal=True, cache=cache)
         >>> rest, _ = layer(words[:, 3:], is_causal=True, cache=cache)
         >>> at_once, _ = layer(words, is_causal=True)

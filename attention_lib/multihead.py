@@ -24,7 +24,7 @@ from attention_lib.attention import _autocasts
 from attention_lib.fused import scaled_dot_product_attention
 
 __all__ = [
-    "KVCache",
+    "AttentionCache",
     "MultiHeadAttention",
     "merge_heads",
     "split_heads",
@@ -93,7 +93,7 @@ def merge_heads(
 
 
 @runtime_checkable
-class KVCache(Protocol):
+class AttentionCache(Protocol):
     """What :class:`MultiHeadAttention` asks of a cache.
 
     Any object with these two members will do. It stores keys and values
@@ -105,7 +105,7 @@ class KVCache(Protocol):
         ...
         ...     def update(self, key, value):
         ...         return key, value
-        >>> isinstance(Forgetful(), KVCache)
+        >>> isinstance(Forgetful(), AttentionCache)
         True
 
     Built in :ref:`section 6.4 <sec-multihead-layer>`.
@@ -418,7 +418,7 @@ class MultiHeadAttention(nn.Module):
         mask: Bool[Tensor, "..."] | None = None,
         is_causal: bool = False,
         need_weights: bool = False,
-        cache: KVCache | None = None,
+        cache: AttentionCache | None = None,
     ) -> tuple[
         Float[Tensor, "B Tq d_model"],
         Float[Tensor, "B heads Tq Tall"] | None,
@@ -464,7 +464,7 @@ class MultiHeadAttention(nn.Module):
             value = key
         if cache is not None:
             what = "None or a cache with length and update"
-            check_type("cache", cache, KVCache, what)
+            check_type("cache", cache, AttentionCache, what)
         parameter = self.query_proj.weight
         _check_input("query", query, self.d_model, parameter)
         _check_input("key", key, self.kdim, parameter)

@@ -29,7 +29,7 @@ from attention_lib._checks import (
 )
 from attention_lib.corpus import CHINESE, ENGLISH
 from attention_lib.masks import padding_mask
-from attention_lib.multihead import KVCache, MultiHeadAttention
+from attention_lib.multihead import AttentionCache, MultiHeadAttention
 from attention_lib.seq2seq import Decoder, Memory, Seq2Seq
 
 __all__ = [
@@ -706,7 +706,7 @@ class EncoderBlock(TransformerBlock):
         mask: Bool[Tensor, "..."] | None = None,
         is_causal: bool = False,
         need_weights: bool = False,
-        cache: KVCache | None = None,
+        cache: AttentionCache | None = None,
     ) -> tuple[
         Float[Tensor, "B T d_model"], Float[Tensor, "B heads T Tk"] | None
     ]:
@@ -776,8 +776,8 @@ class DecoderBlock(TransformerBlock):
         memory_mask: Bool[Tensor, "..."] | None = None,
         is_causal: bool = True,
         need_weights: bool = False,
-        cache: KVCache | None = None,
-        memory_cache: KVCache | None = None,
+        cache: AttentionCache | None = None,
+        memory_cache: AttentionCache | None = None,
     ) -> tuple[
         Float[Tensor, "B Tt d_model"],
         Float[Tensor, "B heads Tt Tall"] | None,
@@ -1237,7 +1237,7 @@ class LanguageModel(_Stack):
         tokens: Int[Tensor, "B T"],
         *,
         mask: Bool[Tensor, "..."] | None = None,
-        caches: Sequence[KVCache] | None = None,
+        caches: Sequence[AttentionCache] | None = None,
     ) -> Float[Tensor, "B T V"]:
         """Score the token after each position.
 
@@ -1254,7 +1254,7 @@ class LanguageModel(_Stack):
         size = self.embedding.words.num_embeddings
         check_indices("tokens", tokens, size, "(B, T)")
         if caches is None:
-            stores: Sequence[KVCache | None] = [None] * len(self.blocks)
+            stores: Sequence[AttentionCache | None] = [None] * len(self.blocks)
             offset = 0
         elif len(caches) != len(self.blocks):
             raise ValueError(

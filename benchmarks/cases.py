@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from attention_lib import (
     AdditiveScore,
-    GrowingCache,
+    KVCache,
     MultiHeadAttention,
     blockwise_attention,
     causal_mask,
@@ -72,7 +72,7 @@ SETTINGS = {
     "the plain form, which stores all scores: one head of width 64, 16,384 "
     "positions, no gradients.",
     CACHE: "One layer of width 256 with eight heads takes 512 tokens one "
-    "after the other, with a `GrowingCache`, against the same layer that "
+    "after the other, with a `KVCache`, against the same layer that "
     "runs on all tokens so far at each step.",
 }
 
@@ -304,7 +304,7 @@ def cache_cases() -> Iterator[Case]:
 
     @torch.inference_mode()
     def cached() -> Tensor:
-        cache = GrowingCache()
+        cache = KVCache()
         outputs = [
             layer(x[:, step : step + 1], is_causal=True, cache=cache)[0]
             for step in range(TOKENS)

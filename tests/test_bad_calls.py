@@ -83,7 +83,7 @@ def gate(layer, gates):
 
 
 def fresh_update(key, value):
-    return lib.GrowingCache().update(key, value)
+    return lib.KVCache().update(key, value)
 
 
 def batches(**arguments):
@@ -652,7 +652,7 @@ call(
 call(
     fresh_update,
     {"key": floats(1, 2, 3, 4), "value": floats(1, 2, 3, 5)},
-    name="GrowingCache.update",
+    name="KVCache.update",
     key=tensor(
         three_axes=floats(2, 3, 4),
         length_differs=floats(1, 2, 4, 4),
@@ -1457,7 +1457,7 @@ def test_every_public_callable_is_in_the_table():
     records = {
         *("AttentionState", "LeakReport", "Memory", "Batch", "Pair", "Noun"),
         *("Verb", "FixedVectorState", "Hypothesis", "Scores", "TrainingLog"),
-        *("KVCache", "Decoder", "TransformerBlock", "T"),
+        *("AttentionCache", "Decoder", "TransformerBlock", "T"),
         *("use_book_style", "RotaryMultiHeadAttention"),
     }
     assert public - tried - records == set()

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from attention_lib import efficient, reference
 from attention_lib.efficient import (
-    GrowingCache,
+    KVCache,
     block_sparse_mask,
     blockwise_attention,
     linear_attention,
@@ -21,7 +21,7 @@ from attention_lib.efficient import (
 from attention_lib.fused import scaled_dot_product_attention
 from attention_lib.leaks import future_leak
 from attention_lib.masks import causal_mask, padding_mask
-from attention_lib.multihead import KVCache, MultiHeadAttention
+from attention_lib.multihead import AttentionCache, MultiHeadAttention
 from attention_lib.transformer import LanguageModel
 
 F64 = torch.float64
@@ -480,7 +480,7 @@ def test_a_layout_of_blocks_says_what_each_position_sees():
 
 
 def test_the_cache_is_what_the_layer_asks_for():
-    assert isinstance(GrowingCache(), KVCache)
+    assert isinstance(KVCache(), AttentionCache)
 
 
 @settings(max_examples=40)
@@ -494,7 +494,7 @@ def test_any_portions_give_the_result_of_one_pass(portions, kv_heads):
     words = torch.randn(2, sum(portions), 8, dtype=F64)
     with torch.no_grad():
         expected, _ = layer(words, is_causal=True)
-        cache = GrowingCache()
+        cache = KVCache()
         parts = []
         for part in words.split(portions, dim=1):
             parts.append(layer(part, is_causal=True, cache=cache)[0])
@@ -509,7 +509,7 @@ def test_a_language_model_says_the_same_with_caches(positions):
     tokens = torch.randint(11, (3, 9))
     with torch.no_grad():
         expected = model(tokens)
-        caches = [GrowingCache() for _ in model.blocks]
+        caches = [KVCache() for _ in model.blocks]
         parts = [
             model(part, caches=caches)
             for part in tokens.split([4, 1, 1, 3], 1)
@@ -523,7 +523,7 @@ def test_padding_on_the_left_goes_along_with_a_cache():
     mask = padding_mask([4, 6], 6, side="left")
     with torch.no_grad():
         expected, _ = layer(words, mask=mask, is_causal=True)
-        cache = GrowingCache()
+        cache = KVCache()
         first, _ = layer(
             words[:, :4], mask=mask[..., :4], is_causal=True, cache=cache
         )
@@ -533,7 +533,7 @@ def test_padding_on_the_left_goes_along_with_a_cache():
 
 def test_storing_costs_little_more_than_what_is_stored():
     """Room doubles, so all copies together are at most twice the whole."""
-    cache, rooms = GrowingCache(), set()
+    cache, rooms = KVCache(), set()
     for _ in range(1000):
         key, _ = cache.update(torch.ones(1, 1, 1, 4), torch.ones(1, 1, 1, 4))
         rooms.add(key.untyped_storage().nbytes())
@@ -544,7 +544,7 @@ def test_storing_costs_little_more_than_what_is_stored():
 
 
 def test_keys_and_values_may_differ_in_width():
-    cache = GrowingCache()
+    cache = KVCache()
     for start in (0, 3):
         key, value = random(2, 1, 3, 4), random(2, 1, 3, 5)
         keys, values = cache.update(key, value)
@@ -576,7 +576,7 @@ def test_keys_and_values_may_differ_in_width():
 def test_a_cache_refuses_what_does_not_belong_and_keeps_what_it_has(
     key, value, words
 ):
-    cache = GrowingCache()
+    cache = KVCache()
     cache.update(torch.ones(2, 1, 3, 4), torch.ones(2, 1, 3, 4))
     with pytest.raises(ValueError, match=words):
         cache.update(key, value)

@@ -22,7 +22,7 @@ from attention_lib.leaks import (
 )
 from attention_lib.masks import padding_mask
 from attention_lib.multihead import (
-    KVCache,
+    AttentionCache,
     MultiHeadAttention,
     merge_heads,
     split_heads,
@@ -780,7 +780,7 @@ def test_any_chunking_with_a_cache_equals_all_at_once(
         x, mask=mask, is_causal=True, need_weights=True
     )
     cache, start = ListCache(), 0
-    assert isinstance(cache, KVCache)
+    assert isinstance(cache, AttentionCache)
     for size in chunks:
         stop = start + size
         assert cache.length == start

@@ -61,7 +61,7 @@ class Cache:
         return key, value
 
 
-def store(cache: lib.KVCache) -> int:
+def store(cache: lib.AttentionCache) -> int:
     return cache.length
 
 
