@@ -362,8 +362,8 @@ class Seq2Seq(nn.Module):
 
     def __init__(self, encoder: nn.Module, decoder: Decoder) -> None:
         super().__init__()
-        check_type("encoder", encoder, nn.Module, "a module")
-        check_type("decoder", decoder, nn.Module, "a module")
+        check_callable("encoder", encoder)
+        check_type("decoder", decoder, Decoder, "a Decoder")
         self.encoder = encoder
         self.decoder = decoder
 

@@ -1217,7 +1217,7 @@ call(
 call(
     seq2seq.Seq2Seq,
     {"encoder": ENCODER, "decoder": DECODER},
-    encoder=MODULE,
+    encoder=CALLABLE,
     decoder=MODULE,
 )
 call(
