@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 
-# Each command, style file and font that is needed, and Debian's package.
+# Each command, file of TeX and font that is needed, and Debian's package.
 COMMANDS = {
     "xelatex": "texlive-xetex",
     "makeindex": "texlive-binaries",
@@ -27,6 +27,7 @@ STYLES = {
     "xeCJK.sty": "texlive-lang-chinese",  # sets Chinese
     "ctexhook.sty": "texlive-lang-chinese",
     "titlesec.sty": "texlive-latex-extra",
+    "pzdr.tfm": "texlive-fonts-recommended",  # hyperref asks for it
 }
 FONTS = {
     "TeX Gyre Pagella": "fonts-texgyre",
