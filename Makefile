@@ -8,6 +8,8 @@ BOOK := _build/html
 # Chapters to run: all, or those that CHAPTER=02 (or "02 05") names.
 CHAPTER ?=
 PORT ?= 8000
+# For make bench: one thread for each core, unless THREADS=1 says otherwise.
+THREADS ?=
 # What make mutate looks at: all modules or some, and how many mutants of each.
 MODULE ?=
 SAMPLE ?= 60
@@ -88,7 +90,8 @@ test: $(READY) ## check everything that the book promises
 	$(BIN)/python -m pytest -n 2 -m site
 
 bench: $(READY) ## measure speed and memory against PyTorch
-	env -u OMP_NUM_THREADS $(BIN)/python benchmarks/run.py
+	env -u OMP_NUM_THREADS $(BIN)/python benchmarks/run.py \
+	  $(if $(THREADS),--threads $(THREADS))
 
 mutate: $(READY) ## count small changes of the library that tests miss
 	nice $(BIN)/python tools/mutate.py $(MODULE) --sample $(SAMPLE)

@@ -44,6 +44,8 @@ otherwise.
 TAIL = """\
 To measure on your own machine, run `make bench`. It needs a few minutes and a
 machine that does nothing else, prints this table, and writes this page.
+`make bench THREADS=1` uses one core and bears some other work beside it: on
+several cores each step of a call waits for the last of them.
 """
 
 
