@@ -87,7 +87,7 @@ test: $(READY) ## check everything that the book promises
 	$(BIN)/python tools/build.py --clean
 	@echo "[7/7] every page in a browser, offline"
 	$(BIN)/python tools/browser.py
-	$(BIN)/python -m pytest -n 2 -m site
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m site
 
 bench: $(READY) ## measure speed and memory against PyTorch
 	env -u OMP_NUM_THREADS $(BIN)/python benchmarks/run.py \
