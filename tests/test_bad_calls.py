@@ -430,6 +430,12 @@ call(
     mask=[*MASK, *MISFIT],
 )
 call(
+    lib.score_variance,
+    {"scores": floats(2, 3, 4)},
+    name="score_variance without a mask",
+    scores=tensor(scalar=torch.tensor(1.0)),
+)
+call(
     lib.padding_mask,
     {"lengths": torch.tensor([2, 3]), "max_length": 4, "side": "right"},
     lengths=LENGTHS,

@@ -65,6 +65,12 @@ def test_the_longest_sequence_sets_the_width(lengths):
     )
 
 
+def test_no_sequence_at_all_is_a_batch_of_nothing():
+    for lengths in ([], torch.tensor([], dtype=torch.long)):
+        assert padding_mask(lengths).shape == (0, 1, 0)
+        assert padding_mask(lengths, 3).shape == (0, 1, 3)
+
+
 def test_padding_on_the_left_keeps_the_last_tokens():
     mask = padding_mask([1, 3], 4, side="left")
     assert mask.int().tolist() == [[[0, 0, 0, 1]], [[0, 1, 1, 1]]]
