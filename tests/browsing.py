@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import http.server
-import importlib.util
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from loading import load
 from playwright.sync_api import Browser, sync_playwright
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -36,12 +36,7 @@ def serve_book() -> Iterator[str]:
 @contextmanager
 def start_browser() -> Iterator[Browser]:
     """Start a Chromium; its absence is a failure, never a skip."""
-    spec = importlib.util.spec_from_file_location(
-        "browser_tool", ROOT / "tools" / "browser.py"
-    )
-    tool = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(tool)
-    path = tool.find()
+    path = load("browser").find()
     assert path, "no browser: run python tools/browser.py"
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(

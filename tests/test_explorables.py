@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import random
 import re
@@ -14,6 +13,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from browsing import ROOT, SITE
 from bs4 import BeautifulSoup
+from loading import load
 
 from attention_lib import causal_mask, padding_mask, reference
 from attention_lib.corpus import CHINESE, ENGLISH
@@ -31,15 +31,6 @@ PAGES = {
 FOLDER = ROOT / "attention_lib" / "explorables"
 MAPS = json.loads((ROOT / "tools" / "attention_maps.json").read_text("utf-8"))
 NUMBER = re.compile(r"[−-]?\d+(?:\.\d+)?")
-
-
-def load(name):
-    """Import one of the tools."""
-    path = ROOT / "tools" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 tool = load("explorables")

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
-import sys
 from pathlib import Path
 
 import nbformat
 import pytest
+from loading import load
 
 from attention_lib.exercises._core import names
 
 ROOT = Path(__file__).resolve().parent.parent
-
-
-def load(name):
-    path = ROOT / "tools" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(f"{name}_tool", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 GUIDE = load("guide")

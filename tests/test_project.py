@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
+import importlib
 import os
 import re
 import shutil
@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from loading import load
 from packaging.requirements import Requirement
 from pybtex.database import parse_file
 
@@ -381,15 +382,6 @@ def test_the_wheel_is_imported_from_anywhere(wheel, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(str(tmp_path))
-
-
-def load(name):
-    path = ROOT / "tools" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(f"{name}_tool", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 API = {

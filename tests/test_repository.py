@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import shutil
@@ -12,20 +11,14 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from loading import load
 
 ROOT = Path(__file__).resolve().parent.parent
 TOOL = ROOT / "tools" / "set_repository.py"
 NEW = "https://github.com/some-owner/some.name"
 
 
-def load():
-    spec = importlib.util.spec_from_file_location("set_repository", TOOL)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-tool = load()
+tool = load("set_repository")
 HERE = tool.current(ROOT)
 BOOK = tool.addresses(HERE)["book"]
 

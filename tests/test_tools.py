@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import re
 import shutil
 import subprocess
@@ -13,6 +12,7 @@ from pathlib import Path
 import nbformat
 import pytest
 import yaml
+from loading import load
 from nbformat.v4 import (
     new_code_cell,
     new_markdown_cell,
@@ -228,11 +228,7 @@ def test_the_version_is_a_version():
 
 
 def test_mathematics_is_set_while_building():
-    spec = importlib.util.spec_from_file_location(
-        "attention_book", ROOT / "tools/sphinx_ext/attention_book.py"
-    )
-    extension = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(extension)
+    extension = load("sphinx_ext/attention_book")
     html = extension.render_math(r"\Q{\mathbf q}^\top", display=True)
     assert 'class="enclosing query"' in html
     assert "<math" in html
@@ -282,14 +278,6 @@ def test_a_chapter_is_compared_alone_outside_the_repository(project):
         "tests",
         "tools",
     ], "it leaves nothing behind"
-
-
-def load(name):
-    path = ROOT / "tools" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 LOG = """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import subprocess
 import sys
@@ -10,20 +9,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from loading import load
 
 ROOT = Path(__file__).resolve().parent.parent
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 TEXTS = {path.name: path.read_text("utf-8") for path in WORKFLOWS}
 PARSED = {name: yaml.safe_load(text) for name, text in TEXTS.items()}
-
-
-def load(name):
-    path = ROOT / "tools" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 lint_workflows = load("lint_workflows")
