@@ -2,30 +2,41 @@
 
     python tools/mutate.py                   a sample of every module's mutants
     python tools/mutate.py masks fused       of these modules
-    python tools/mutate.py --sample 0        all mutants: some hours
+    python tools/mutate.py --sample 0        all mutants: many hours
 
-mutmut makes the mutants and runs, for each, the tests that reach it. Which
-modules, which tests, and what is left alone stands in pyproject.toml. The
-sample is drawn from a seed, so that two people who run it talk about the
-same mutants.
+mutmut makes the mutants of one module at a time and runs, for each, those
+tests of the module that reach it. What is left alone, and how tests are run,
+stands in pyproject.toml. The sample is drawn from a seed, so that two people
+who run it talk about the same mutants.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import random
-import subprocess
+import shutil
 import sys
 from pathlib import Path
 
+from mutmut.__main__ import cli
 from mutmut.configuration import config
 from mutmut.mutation.data import SourceFileMutationData
+from mutmut.mutation.diff_apply import get_diff_for_mutant
 from mutmut.mutation.file_mutation import mutate_file_contents
 from mutmut.stats import status_by_exit_code
 
 ROOT = Path(__file__).resolve().parent.parent
+MODULES = [Path(path).stem for path in config().only_mutate]
 FOUND = ("killed", "timeout", "segfault")
+
+
+def tests_of(module: str) -> list[str]:
+    """Return the tests of a module: its own, and those of all functions."""
+    own = "bad_calls" if module == "_checks" else module
+    names = dict.fromkeys([own, "golden", "properties", "bad_calls"])
+    return [f"tests/test_{name}.py" for name in names]
 
 
 def sampled(module: str, size: int, seed: int) -> list[str]:
@@ -41,6 +52,18 @@ def sampled(module: str, size: int, seed: int) -> list[str]:
     return random.Random(f"{module} {seed}").sample(names, size)
 
 
+def run(module: str, names: list[str], jobs: int) -> None:
+    """Let mutmut run these mutants of a module, in a process of its own."""
+    settings = config()
+    settings.only_mutate = [f"attention_lib/{module}.py"]
+    settings.pytest_add_cli_args_test_selection = tests_of(module)
+    # mutmut draws a spinner while it works, and pytest all its dots.
+    log = (ROOT / "_build" / "mutate.log").open("a")
+    os.dup2(log.fileno(), 1)
+    os.dup2(log.fileno(), 2)
+    cli.main(["run", f"--max-children={jobs}", *names], standalone_mode=False)
+
+
 def results(module: str) -> dict[str, str]:
     """Return what mutmut noted about each mutant of a module."""
     data = SourceFileMutationData(path=Path(f"attention_lib/{module}.py"))
@@ -53,39 +76,40 @@ def results(module: str) -> dict[str, str]:
 
 def main() -> int:
     """Run the mutants and print what became of them."""
-    modules = [Path(path).stem for path in config().only_mutate]
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("modules", nargs="*", default=modules)
+    parser.add_argument("modules", nargs="*", default=MODULES)
     parser.add_argument("--sample", type=int, default=60, metavar="N")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1)
     options = parser.parse_args()
-    unknown = set(options.modules) - set(modules)
+    unknown = set(options.modules) - set(MODULES)
     if unknown:
         parser.error(f"no such module: {', '.join(sorted(unknown))}")
-    chosen = {
-        module: sampled(module, options.sample, options.seed)
-        for module in options.modules
-    }
-    every = [name for names in chosen.values() for name in names]
+    os.chdir(ROOT)
+    Path("_build").mkdir(exist_ok=True)
     # Shapes unchecked: what counts is what the tests find by themselves.
-    command = [sys.executable, "-m", "mutmut", "run", *every]
-    subprocess.run(
-        [*command, "--max-children", str(options.jobs)],
-        cwd=ROOT,
-        env=os.environ | {"ATTENTION_LIB_SHAPES": "any", "PYTHONPATH": ""},
-        check=True,
-    )
-    survivors = []
-    print(f"\n{'module':<14}{'mutants':>9}{'found':>9}")
-    for module, names in chosen.items():
+    os.environ.update(ATTENTION_LIB_SHAPES="any", PYTHONPATH="")
+    process = multiprocessing.get_context("fork").Process
+    found = total = 0
+    for module in options.modules:
+        shutil.rmtree("mutants", ignore_errors=True)
+        names = sampled(module, options.sample, options.seed)
+        worker = process(target=run, args=(module, names, options.jobs))
+        worker.start()
+        worker.join()
+        if worker.exitcode:
+            print(f"{module}: mutmut failed, see _build/mutate.log")
+            return 1
         status = results(module)
         missed = [name for name in names if status[name] not in FOUND]
-        survivors += missed
-        print(f"{module:<14}{len(names):>9}{len(names) - len(missed):>9}")
-    print(f"{'all':<14}{len(every):>9}{len(every) - len(survivors):>9}")
-    for name in survivors:
-        subprocess.run([sys.executable, "-m", "mutmut", "show", name])
+        for name in missed:
+            print(f"# {name}: {status[name]}")
+            print(get_diff_for_mutant(name, path=f"attention_lib/{module}.py"))
+        print(f"{module}: {len(names) - len(missed)} of {len(names)} found")
+        sys.stdout.flush()
+        found += len(names) - len(missed)
+        total += len(names)
+    print(f"all: {found} of {total} found, {found / total:.1%}")
     return 0
 
 
