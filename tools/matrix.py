@@ -17,6 +17,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TEST_TOOLS = {"beartype", "hypothesis", "pytest"}
+# Written for these tests, and needs PyTorch alone.
+SHARED = {"layers"}
 # The oldest Matplotlib calls what later releases of this one warn about, and
 # the tests turn warnings into errors.
 OF_THE_TIME = "pyparsing<3.3"
@@ -60,7 +62,7 @@ def imports(path: Path) -> set[str]:
 
 def library_tests() -> list[str]:
     """Return the test files that import nothing of the book's machinery."""
-    allowed = {"attention_lib", *dependencies(), *TEST_TOOLS}
+    allowed = {"attention_lib", *dependencies(), *TEST_TOOLS, *SHARED}
     return [
         str(path.relative_to(ROOT))
         for path in sorted((ROOT / "tests").glob("test_*.py"))
