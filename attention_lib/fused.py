@@ -137,7 +137,7 @@ def _find_dead_rows(keep: Tensor) -> Tensor | None:
     would stop a compiler, and make the CPU wait for a GPU.
     """
     if keep.shape[-1] == 0:
-        return ~keep.any(dim=-1, keepdim=True)
+        return None  # sums over no key are 0 by themselves
     largest = keep.view(torch.uint8).amax(dim=-1, keepdim=True)
     if torch.compiler.is_compiling() or keep.device.type != "cpu":
         return largest == 0
@@ -259,17 +259,16 @@ def scaled_dot_product_attention(
         scale = 1.0 / math.sqrt(max(width, 1))
 
     dtype = query.dtype
-    half = dtype in (torch.float16, torch.bfloat16)
-    precise = torch.float32 if half else dtype
     empty = 0 in (query.numel(), key.numel(), value.numel())
     fused = not (need_weights or empty)
-    if half:
-        # A kernel would round the bias to half, and where PyTorch has no
-        # kernel it may round the scores.
-        has_kernel = device != "cpu" or (
-            dropout_p == 0 and width == value_width
+    if dtype in (torch.float16, torch.bfloat16):
+        # A kernel for half types rounds a bias. The CPU has none for some
+        # calls, and one that let scores in float16 overflow (PyTorch 2.6).
+        in_half = device != "cpu" or (
+            dtype == torch.bfloat16 and dropout_p == 0 and width == value_width
         )
-        fused = fused and bias is None and has_kernel
+        if not (fused and bias is None and in_half):
+            query, key, value = query.float(), key.float(), value.float()
 
     # The kernel's own causal mask starts at the upper left corner. (An `if`
     # makes a plain bool of what a compiler knows as a symbol only.)
@@ -287,7 +286,7 @@ def scaled_dot_product_attention(
     # looks at everything instead, and its result is blanked afterwards.
     dead = None
     if bias is not None:
-        bias = bias.to(precise).reshape(bias.shape or (1,))
+        bias = bias.to(query.dtype).reshape(bias.shape or (1,))
         if mask is not None:
             bias = torch.where(mask, bias, -math.inf)
         dead = _find_dead_rows(bias != -math.inf)
@@ -300,15 +299,12 @@ def scaled_dot_product_attention(
 
     if not fused:
         if bias is None and mask is not None:
-            bias = to_sdpa_mask(mask, dtype=precise)
-        if half:
-            query, key, value = query.float(), key.float(), value.float()
+            bias = to_sdpa_mask(mask, dtype=query.dtype)
         context, weights = _explicit(
             query, key, value, bias, dead, scale, dropout_p
         )
-        if half:
-            context, weights = context.to(dtype), weights.to(dtype)
-        return context, weights if need_weights else None
+        kept = weights.to(dtype) if need_weights else None
+        return context.to(dtype), kept
 
     attn_mask = mask if bias is None else bias
     context = F.scaled_dot_product_attention(
@@ -326,4 +322,4 @@ def scaled_dot_product_attention(
         context = context.reshape(*leading, query_length, value_width)
     if dead is not None:
         context = context.masked_fill(dead, 0.0)
-    return context, None
+    return context.to(dtype), None

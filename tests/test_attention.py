@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from attention_lib import reference
-from attention_lib.attention import attend, masked_softmax
+from attention_lib.attention import _quick_softmax, attend, masked_softmax
 
 HALVES = [torch.float16, torch.bfloat16]
 INF = torch.inf
@@ -292,6 +292,15 @@ def test_expanded_and_transposed_tensors_are_fine():
     np.testing.assert_allclose(
         masked_softmax(scores, keep), reference.softmax(scores, keep)
     )
+
+
+def test_usual_masks_take_the_quick_way():
+    """What it returns is compared elsewhere; here, that it returns."""
+    scores = small(2, 3, 4).float()
+    padding = torch.tensor([True, True, False, False])
+    dead = torch.tensor([[True], [False], [True]]).expand(3, 4)
+    for mask in (None, padding, dead, dead.expand(2, 3, 4)):
+        assert _quick_softmax(scores, mask, -1) is not None
 
 
 @pytest.mark.parametrize("dtype", HALVES)
@@ -575,6 +584,16 @@ def test_autocast_allows_inputs_of_different_precision():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         context, weights = attend(query, memory, memory, score=dot)
     assert (context.dtype, weights.dtype) == (torch.float32, torch.bfloat16)
+
+
+def test_autocast_forgets_no_option():
+    tensors = small(2, 3, 4), small(2, 5, 4), small(2, 5, 3)
+    tensors = [tensor.float() for tensor in tensors]
+    for options in ({"mask": torch.eye(3, 5).bool()}, {"dropout_p": 1.0}):
+        expected = attend(*tensors, score=dot, **options)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found = attend(*tensors, score=dot, **options)
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
 
 # --- attend: dropout ---------------------------------------------------------

@@ -369,6 +369,53 @@ def test_autocast_does_not_lower_the_precision(need_weights, dtype):
 
 
 @BOTH
+def test_autocast_forgets_no_option(need_weights):
+    inputs = [torch.randn(2, 3, 4, 5) for _ in range(3)]
+    for options in (
+        {"mask": torch.rand(4, 4) < 0.5},
+        {"bias": torch.randn(4, 4)},
+        {"is_causal": True},
+        {"scale": 3.0},
+        {"dropout_p": 1.0},
+    ):
+        expected = scaled_dot_product_attention(
+            *inputs, **options, need_weights=need_weights
+        )
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found = scaled_dot_product_attention(
+                *inputs, **options, need_weights=need_weights
+            )
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value_width", "options"),
+    [
+        (torch.float16, 8, {}),
+        (torch.float16, 8, {"is_causal": True}),
+        (torch.bfloat16, 5, {}),
+        (torch.bfloat16, 8, {"bias": torch.randn(30, 40)}),
+    ],
+)
+def test_half_types_are_widened_where_their_kernel_is_not_trusted(
+    dtype, value_width, options
+):
+    """The kernel of PyTorch 2.6 let scores in float16 overflow."""
+    query, key = torch.randn(2, 30, 8), torch.randn(2, 40, 8)
+    inputs = [
+        t.to(dtype) for t in (query, key, torch.randn(2, 40, value_width))
+    ]
+    context, _ = scaled_dot_product_attention(
+        *inputs, **options, need_weights=False
+    )
+    expected, _ = scaled_dot_product_attention(
+        *(t.float() for t in inputs), **options, need_weights=False
+    )
+    assert context.dtype == dtype
+    assert torch.equal(context, expected.to(dtype))
+
+
+@BOTH
 def test_masked_scores_may_be_larger_than_the_kept_ones(need_weights):
     """d2l fills -1e6, which is not below every score."""
     context, _ = scaled_dot_product_attention(
