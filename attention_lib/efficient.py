@@ -130,24 +130,32 @@ class _Walk:
     def _far(self, earliest: int, latest: int, keys: slice) -> Tensor | None:
         """Apply causality and window to a block that their edge crosses.
 
-        Most blocks are crossed in the same way as the one before.
+        The queries of the block stand at the positions ``earliest`` to
+        ``latest``.
         """
-        window, last = self.window, keys.stop - 1
-        ahead = 0 if self.is_causal else window and window - 1
-        if (ahead is None or last - earliest <= ahead) and (
-            window is None or latest - keys.start < window
-        ):
+        window = self.window
+        # How many keys after its own a query may see; None for all.
+        reach = None if window is None else window - 1
+        if self.is_causal:
+            reach = 0
+        all_later_seen = reach is None or keys.stop - 1 - earliest <= reach
+        all_before_seen = window is None or latest - keys.start < window
+        if all_later_seen and all_before_seen:
             return None
-        place = keys.start - earliest, last - earliest, latest - earliest
-        if self._remembered is None or self._remembered[0] != place:
-            key = torch.arange(place[0], place[1] + 1, device=self.device)
-            own = torch.arange(place[2] + 1, device=self.device)[:, None]
-            hidden = None if ahead is None else key > own + ahead
+        # Counted from the first query, positions are mostly those of the
+        # block before, and so is what is hidden.
+        first_key, end_of_keys = keys.start - earliest, keys.stop - earliest
+        num_queries = latest - earliest + 1
+        edges = first_key, end_of_keys, num_queries
+        if self._remembered is None or self._remembered[0] != edges:
+            key = torch.arange(first_key, end_of_keys, device=self.device)
+            query = torch.arange(num_queries, device=self.device)[:, None]
+            hidden = None if reach is None else key > query + reach
             if window is not None:
-                before = key <= own - window
-                hidden = before if hidden is None else hidden | before
+                too_early = key <= query - window
+                hidden = too_early if hidden is None else hidden | too_early
             assert hidden is not None
-            self._remembered = place, hidden
+            self._remembered = edges, hidden
         return self._remembered[1]
 
     def _masked(self, rows: slice, queries: slice, keys: slice) -> Tensor:
@@ -295,7 +303,9 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 def _differentiate(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Any, ...]:
     gradients = _blockwise_backward(grad, *ctx.saved_tensors, *ctx.options)
-    return (*gradients, *[None] * 6)
+    # Autograd wants one entry for each input, also where there is none: for
+    # mask, which and the options.
+    return (*gradients, None, None, *[None for _ in ctx.options])
 
 
 def _refuse(ctx: Any, *grads: Tensor) -> None:
@@ -315,8 +325,8 @@ def _check_pairs(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, ...]:
     _check_types(query, key, value)
     if query.shape[-1] != key.shape[-1]:
         raise ValueError(
-            "query and key must have the same width for a dot product, got "
-            f"query {tuple(query.shape)} and key {tuple(key.shape)}"
+            "query and key must have the same width, got query "
+            f"{tuple(query.shape)} and key {tuple(key.shape)}"
         )
     return leading
 
