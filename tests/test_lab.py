@@ -1,4 +1,4 @@
-"""JupyterLab opens every chapter as a reader of the repository does."""
+"""JupyterLab, as a reader of the repository starts it, without a network."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from test_explorables import assert_says, controls, readout, settings_of
+
+from attention_lib.explorables import NAMES
 
 ROOT = Path(__file__).resolve().parent.parent
 CHAPTERS = sorted((ROOT / "chapters").glob("*.ipynb"))
@@ -42,14 +45,28 @@ def free_port():
         return probe.getsockname()[1]
 
 
-@pytest.fixture
-def lab(tmp_path):
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
     """A JupyterLab over copies of the chapters, set up as by ``make lab``."""
+    tmp_path = tmp_path_factory.mktemp("lab")
     folder = tmp_path / "chapters"
     folder.mkdir()
+    explore = nbformat.v4.new_notebook(
+        cells=[
+            nbformat.v4.new_code_cell(source)
+            for source in (
+                "from attention_lib.explorables import explore",
+                *(f'explore("{name}")' for name in NAMES),
+            )
+        ],
+        metadata={"kernelspec": {"name": "python3", "display_name": "Python"}},
+    )
     copies = [str(shutil.copy(path, folder)) for path in CHAPTERS]
+    copies.append(str(folder / "explore.ipynb"))
+    nbformat.write(explore, copies[-1])
     environment = {
         **os.environ,
+        "PYTHONPATH": str(ROOT),
         **{
             name: str(tmp_path / name)
             for name in (
@@ -126,3 +143,56 @@ def test_jupyterlab_opens_each_chapter_without_a_warning(lab, browser):
         and re.search(r"\.ipynb|[Nn]otebook|valid|\bids?\b", line)
     ]
     assert complaints == []
+
+
+@pytest.mark.site
+def test_jupyterlab_draws_every_explorable_without_a_network(lab, browser):
+    """The figures of a new notebook are live and say what the oracle says."""
+    address, _ = lab
+    context = browser.new_context(viewport={"width": 1280, "height": 1000})
+    strangers, heard = [], []
+
+    def guard(route):
+        url = route.request.url
+        if url.startswith((address, "data:", "blob:")):
+            route.continue_()
+        else:
+            strangers.append(url)
+            route.abort()
+
+    context.route("**/*", guard)
+    page = context.new_page()
+    page.on("pageerror", lambda error: heard.append(str(error)))
+    # A workspace of its own: the chapters of the other test stay closed.
+    page.goto(f"{address}/lab/workspaces/explore/tree/explore.ipynb")
+    cells = page.locator(".jp-Notebook:visible .jp-Cell")
+    cells.nth(len(NAMES)).wait_for(timeout=60_000)
+    # Cells that run before the kernel is there run into nothing.
+    page.get_by_text("Python 3 (ipykernel) | Idle").wait_for(timeout=60_000)
+    page.get_by_role("menuitem", name="Run", exact=True).click()
+    page.locator("[data-command='runmenu:run-all']").click()
+    for name in NAMES:
+        here = page.locator(f"figure[id^='explorable-{name}-']")
+        here.wait_for(state="attached", timeout=60_000)
+        here.scroll_into_view_if_needed()
+        page.wait_for_function(
+            "(figure) => figure.dataset.state !== undefined",
+            arg=here.element_handle(),
+            timeout=20_000,
+        )
+        assert here.get_attribute("data-state") == "live"
+        page.wait_for_timeout(250)
+        text = readout(here)
+        assert_says(name, text, settings_of(name, here))
+        bind = next(
+            one["bind"]
+            for one in controls(name).values()
+            if one["bind"]["input"] == "range"
+        )
+        here.get_by_label(bind["name"], exact=True).press("ArrowRight")
+        page.wait_for_timeout(250)
+        moved = readout(here)
+        assert moved != text
+        assert_says(name, moved, settings_of(name, here))
+    context.close()
+    assert (strangers, heard) == ([], [])

@@ -778,8 +778,11 @@ def javascript() -> MiniRacer:
     """Return a JavaScript context that holds Vega and Vega-Lite."""
     context = MiniRacer()
     context.eval(CLONE)
-    for script in ("site/vega/vega.min.js", "vega/vega-lite.min.js"):
-        context.eval((VENDOR / script).read_text("utf-8"))
+    for script in (
+        TARGET / "vega" / "vega.min.js",
+        VENDOR / "vega" / "vega-lite.min.js",
+    ):
+        context.eval(script.read_text("utf-8"))
     # There is no screen to measure letters on.
     context.eval(
         "vega.textMetrics.width = (item, text) => text == null ? 0 :"

@@ -7,9 +7,12 @@ specifications are written by ``tools/explorables.py``.
 
 from __future__ import annotations
 
+import base64
+import gzip
 import html
 import itertools
 import json
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
@@ -24,8 +27,6 @@ NAMES = (
     "masks",
     "heads",
 )
-# What a notebook loads Vega from; the book ships the same version.
-_VEGA = "https://cdn.jsdelivr.net/npm/vega@6.4.0/build/vega.min.js"
 _STYLE = (
     ".explorable{max-width:46em;margin:0}"
     ".explorable-controls label{display:flex;gap:.6em;align-items:center}"
@@ -33,6 +34,14 @@ _STYLE = (
     ".explorable-still svg{max-width:100%;height:auto}"
 )
 _count = itertools.count()
+
+
+@cache
+def _library() -> str:
+    """Return Vega, packed to be part of a cell's output."""
+    script = files("attention_lib.explorables") / "vega" / "vega.min.js"
+    packed = gzip.compress(script.read_bytes(), mtime=0)
+    return base64.b64encode(packed).decode()
 
 
 class _Explorable:
@@ -66,10 +75,12 @@ class _Explorable:
             '<div class="explorable-view"></div>'
             '<p class="explorable-readout" aria-live="polite"></p>'
             '<script type="application/json" class="explorable-spec">'
-            f"{data}</script></div></figure>"
+            f"{data}</script></div>"
+            '<script type="text/plain" class="explorable-library">'
+            f"{_library()}</script></figure>"
             f"<script>{self._script}"
             f"attentionExplorables.start("
-            f'document.getElementById("{anchor}"), "{_VEGA}");</script>'
+            f'document.getElementById("{anchor}"));</script>'
         )
         return {"text/plain": repr(self), "text/html": page}
 
@@ -77,8 +88,9 @@ class _Explorable:
 def explore(name: str) -> _Explorable:
     """Return a figure of the book that computes live, to be displayed.
 
-    It needs a network once, for Vega; without one, and where scripts are
-    off, a still picture is shown.
+    It asks no server for anything: the library that draws it is a part of
+    each output, a quarter of a megabyte. Where scripts are off, a still
+    picture is shown.
 
     Args:
         name: One of :data:`NAMES`.

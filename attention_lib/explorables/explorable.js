@@ -14,7 +14,6 @@
       query: "#6CBCF0", key: "#FF9D5C", value: "#4FD1A5", orange: "#F0B429",
     },
   };
-  let loading = null;
 
   /* The book, Colab and JupyterLab each mark a dark page in their way. */
   function theme() {
@@ -26,24 +25,41 @@
     return dark ? "dark" : "light";
   }
 
-  function load(address) {
-    loading = loading || new Promise(function (resolve, reject) {
-      const script = document.createElement("script");
-      // Vega would hand itself to a module loader that is around.
-      const define = window.define;
-      window.define = undefined;
-      script.onload = function () {
-        window.define = define;
-        resolve(window.vega);
-      };
-      script.onerror = function () {
-        window.define = define;
-        reject(new Error("Vega cannot be loaded from " + address));
-      };
-      script.src = address;
-      document.head.append(script);
-    });
-    return loading;
+  async function unpack(text) {
+    const bytes = Uint8Array.from(atob(text), (one) => one.charCodeAt(0));
+    const stream = new Blob([bytes]).stream();
+    const unpacked = stream.pipeThrough(new DecompressionStream("gzip"));
+    return new Response(unpacked).text();
+  }
+
+  /* From the figure itself in a notebook, from the address in the book. */
+  async function load(figure, address) {
+    const packed = figure.querySelector(".explorable-library");
+    const code = packed ? await unpack(packed.textContent) : "";
+    const script = document.createElement("script");
+    // Vega would hand itself to a module loader that is around, or take the
+    // place of another Vega.
+    const { define, vega } = window;
+    window.define = undefined;
+    try {
+      await new Promise((resolve, reject) => {
+        script.onload = resolve;
+        script.onerror = () => {
+          reject(new Error("Vega cannot be loaded from " + address));
+        };
+        if (packed) {
+          script.textContent = code;
+          resolve();
+        } else {
+          script.src = address;
+        }
+        document.head.append(script);
+      });
+      return window.vega;
+    } finally {
+      window.define = define;
+      window.vega = vega || window.vega;
+    }
   }
 
   async function draw(figure, vega) {
@@ -66,8 +82,11 @@
     await dress().signal("room", room()).runAsync();
     // Vega's labels hold the value too, which a screen reader says anyway.
     for (const control of part("controls").querySelectorAll("label")) {
-      control.querySelector("input, select").setAttribute(
+      const field = control.querySelector("input, select");
+      field.setAttribute(
         "aria-label", control.querySelector(".vega-bind-name").textContent);
+      // JupyterLab would take the arrow keys from it.
+      field.setAttribute("data-lm-suppress-shortcuts", "true");
     }
     for (const picture of figure.querySelectorAll(".explorable-still")) {
       picture.hidden = true;
@@ -98,7 +117,7 @@
   /* Make one figure live as soon as a reader comes near it. */
   function start(figure, address) {
     const begin = () =>
-      load(address)
+      (window.attentionVega = window.attentionVega || load(figure, address))
         .then((vega) => draw(figure, vega))
         .catch((error) => { figure.dataset.state = error.message; });
     new IntersectionObserver((entries, observer) => {

@@ -211,7 +211,7 @@ def keep_vendored_files_off_pages(app: Sphinx, config: Any) -> None:
             [
                 file
                 for file in files
-                if not str(file).startswith(("katex/", "tippy/", "vega/"))
+                if not str(file).startswith(("katex/", "tippy/"))
             ],
         )
 

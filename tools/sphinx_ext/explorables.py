@@ -101,10 +101,12 @@ def add_script(
         app.add_js_file(SCRIPT, loading_method="defer")
 
 
-def copy_script(app: Sphinx, failure: Exception | None) -> None:
-    """Put the script into the site."""
+def copy_scripts(app: Sphinx, failure: Exception | None) -> None:
+    """Put the script into the site, and Vega beside it."""
     if failure is None and app.builder.name in WEB:
-        copy_asset(str(FOLDER / SCRIPT), str(Path(app.outdir) / "_static"))
+        target = Path(app.outdir) / "_static"
+        copy_asset(str(FOLDER / SCRIPT), str(target))
+        copy_asset(str(FOLDER / "vega"), str(target / "vega"))
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
@@ -121,5 +123,5 @@ def setup(app: Sphinx) -> dict[str, Any]:
     )
     app.add_directive("explorable", Explorable)
     app.connect("html-page-context", add_script)
-    app.connect("build-finished", copy_script)
+    app.connect("build-finished", copy_scripts)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
