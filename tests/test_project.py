@@ -23,7 +23,7 @@ import attention_lib
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
-FOREIGN = {"__pycache__", "_build", "build", "dist", "vendor"}
+FOREIGN = {"__pycache__", "_build", "build", "dist", "mutants", "vendor"}
 KINDS = re.compile(
     r"\.(bib|cff|cfg|css|html|in|ipynb|js|md|py|toml|txt|ya?ml)$"
     r"|^(LICENSE.*|Makefile|run)$"
