@@ -73,7 +73,8 @@ SETTINGS = {
     "positions, no gradients.",
     CACHE: "One layer of width 256 with eight heads takes 512 tokens one "
     "after the other, with a `KVCache`, against the same layer that "
-    "runs on all tokens so far at each step.",
+    "runs on all tokens so far at each step. One token is too little work "
+    "to be shared by threads; all tokens are not.",
 }
 
 

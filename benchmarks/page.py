@@ -35,8 +35,9 @@ smaller.
 
 The two take turns; each turn gives a ratio of times, and the table shows the
 median with the range of the middle half of the turns. Memory is what PyTorch's
-allocator hands out on the CPU, at its highest, beyond the inputs; it is exact
-and the same in every run. A *bar* is a value that we set before measuring and
+allocator hands out on the CPU, at its highest, beyond the inputs; it is exact,
+the same in every run, and nearly the same on more threads (the table shows the
+first run's). A *bar* is a value that we set before measuring and
 want to stay under. Where the range holds the bar, another run may decide
 otherwise.
 """
@@ -45,8 +46,42 @@ TAIL = """\
 To measure on your own machine, run `make bench`. It needs a few minutes and a
 machine that does nothing else, prints this table, and writes this page.
 `make bench THREADS=1` uses one core and bears some other work beside it: on
-several cores each step of a call waits for the last of them.
+several cores each step of a call waits for the last of them. Of each number of
+threads the page shows the last run.
 """
+
+Stored = dict[str, Any]
+
+
+def load_runs(path: Path = STORED) -> list[Stored]:
+    """Return the stored runs, that on the fewest threads first."""
+    return json.loads(path.read_text("utf-8"))["runs"]
+
+
+def add_run(runs: list[Stored], new: Stored) -> list[Stored]:
+    """Put a run in the place of an older one on as many threads.
+
+    Runs on another machine, or of other cases, are no company for it.
+    """
+
+    def company(run: Stored) -> tuple[Any, ...]:
+        machine = {**run["machine"], "threads": 0}
+        cases = [(row["group"], row["name"]) for row in run["rows"]]
+        return machine, cases, run["groups"]
+
+    kept = {
+        run["machine"]["threads"]: run
+        for run in runs
+        if company(run) == company(new)
+    }
+    kept[new["machine"]["threads"]] = new
+    return [kept[threads] for threads in sorted(kept)]
+
+
+def threads_text(run: Stored) -> str:
+    """Name a run by its threads."""
+    threads = run["machine"]["threads"]
+    return f"{threads} thread" + ("s" if threads > 1 else "")
 
 
 def time_cell(time: dict[str, float]) -> str:
@@ -97,36 +132,48 @@ def columns(row: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def table(rows: list[dict[str, Any]]) -> str:
+def table(runs: list[Stored], group: str) -> str:
     """Return one group of rows as a table, without columns of dashes."""
-    cells = [columns(row) for row in rows]
+    lines = []
+    parts = [
+        [row for row in run["rows"] if row["group"] == group] for run in runs
+    ]
+    for rows in zip(*parts, strict=True):
+        cells = columns(rows[0])
+        answers = [met(row) for row in rows]
+        line = {"what": cells["what"]}
+        for run, row in zip(runs, rows, strict=True):
+            line[f"time, {threads_text(run)}"] = time_cell(row["time"])
+        line |= {head: cells[head] for head in ("bar", "memory", "bar ")}
+        # One verdict for all runs: the worst.
+        worst = None if None in answers else all(answers)
+        lines.append(line | {"met": VERDICT[worst]})
     heads = [
-        head for head in cells[0] if any(row[head] != "—" for row in cells)
+        head for head in lines[0] if any(line[head] != "—" for line in lines)
     ]
     marks = [":-:" if head == "met" else "--:" for head in heads]
-    lines = [heads, [":--", *marks[1:]]]
-    lines += [[row[head] for head in heads] for row in cells]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    texts = [heads, [":--", *marks[1:]]]
+    texts += [[line[head] for head in heads] for line in lines]
+    return "\n".join("| " + " | ".join(text) + " |" for text in texts)
 
 
-def machine_text(stored: dict[str, Any]) -> str:
+def machine_text(run: Stored) -> str:
     """Say in one paragraph where and when the numbers were measured."""
-    machine = stored["machine"]
+    machine = run["machine"]
     return (
-        f"Measured on {stored['date']} on a machine with {machine['cores']} "
+        f"Measured on {run['date']} on a machine with {machine['cores']} "
         f"cores ({machine['processor']}), PyTorch {machine['torch']} on "
-        f"{machine['threads']} "
-        f"{'thread' if machine['threads'] == 1 else 'threads'}, "
+        f"{threads_text(run)}, "
         f"Python {machine['python']}, {machine['system']}."
     )
 
 
-def missed_text(rows: list[dict[str, Any]]) -> str:
+def missed_text(run: Stored) -> str:
     """Count the bars, and name those that are missed."""
-    answers = [met(row) for row in rows]
+    answers = [met(row) for row in run["rows"]]
     missed = [
         f"- {row['group']}: {row['name']}"
-        for row, answer in zip(rows, answers, strict=True)
+        for row, answer in zip(run["rows"], answers, strict=True)
         if answer is False
     ]
     count = len([answer for answer in answers if answer is not None])
@@ -138,18 +185,18 @@ def missed_text(rows: list[dict[str, Any]]) -> str:
     )
 
 
-def render(stored: dict[str, Any]) -> str:
+def render(runs: list[Stored]) -> str:
     """Return the whole page."""
-    parts = [HEAD, machine_text(stored) + "\n", missed_text(stored["rows"])]
-    for group, setting in stored["groups"].items():
-        rows = [row for row in stored["rows"] if row["group"] == group]
-        parts.append(f"## {group}\n\n{setting}\n\n{table(rows)}\n")
-    growth = stored["growth"]
-    ways = list(growth["time"])
+    parts = [HEAD]
+    for run in runs:
+        parts += [f"{machine_text(run)} {missed_text(run)}"]
+    for group, setting in runs[0]["groups"].items():
+        parts.append(f"## {group}\n\n{setting}\n\n{table(runs, group)}\n")
+    ways = list(runs[0]["growth"]["time"])
     parts.append(
         "## How cost grows with length\n\n"
-        "One head of width 64, without gradients. The *plain* form stores "
-        "all scores.\n\n"
+        "One head of width 64, without gradients, on "
+        f"{threads_text(runs[0])}. The *plain* form stores all scores.\n\n"
         "```{figure} ../_static/growth.svg\n"
         ":name: fig-benchmark-growth\n"
         ":alt: Two plots with logarithmic axes: time and peak memory of "
@@ -229,14 +276,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true")
     check = parser.parse_args().check
-    stored = json.loads(STORED.read_text("utf-8"))
-    text = render(stored)
+    runs = load_runs()
+    text, growth = render(runs), runs[0]["growth"]
     if not check:
         PAGE.write_text(text, "utf-8")
-        draw(stored["growth"], PICTURE)
+        draw(growth, PICTURE)
         return 0
     fits = PAGE.exists() and PAGE.read_text("utf-8") == text
-    mark = digest(stored["growth"])
+    mark = digest(growth)
     fits = fits and PICTURE.exists() and mark in PICTURE.read_text("utf-8")
     if not fits:
         print("page: chapters/benchmarks.md or its picture is stale; run")

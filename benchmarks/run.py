@@ -31,7 +31,9 @@ from cases import SETTINGS, Case, all_cases, growing  # noqa: E402
 from measure import compare_times, peak_memory, take_turns  # noqa: E402
 from page import (  # noqa: E402
     STORED,
+    add_run,
     columns,
+    load_runs,
     machine_text,
     met,
     missed_text,
@@ -150,11 +152,12 @@ def main() -> int:
         row = rounded(measure(case, options.seconds))
         stored["rows"].append(row)
         show(columns(row))
-    print("\n" + missed_text(stored["rows"]).replace("`", ""))
+    print("\n" + missed_text(stored).replace("`", ""))
     if not options.only:
         print("Measuring the growth with length …", flush=True)
         stored["growth"] = measure_growth(options.seconds)
-        text = json.dumps(stored, indent=1, ensure_ascii=False)
+        runs = {"runs": add_run(load_runs(), stored)}
+        text = json.dumps(runs, indent=1, ensure_ascii=False)
         STORED.write_text(text + "\n", "utf-8")
         sys.argv[1:] = []
         write_page()

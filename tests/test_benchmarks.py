@@ -1,7 +1,6 @@
 """The benchmark's own parts. Nothing here looks at a real clock."""
 
 import copy
-import json
 import subprocess
 import sys
 from itertools import cycle
@@ -17,7 +16,7 @@ import cases  # noqa: E402
 import measure  # noqa: E402
 import page  # noqa: E402
 
-STORED = json.loads(page.STORED.read_text("utf-8"))
+RUNS = page.load_runs()
 
 
 # --- time --------------------------------------------------------------------
@@ -209,46 +208,83 @@ def test_a_row_is_met_if_it_stays_under_all_its_bars(time, memory, expected):
     assert page.met(row(time, memory)) is expected
 
 
+def run(*rows, threads=1, **machine):
+    return {
+        "date": "2000-01-01",
+        "machine": {"threads": threads, **machine},
+        "groups": {"a group": "What it is."},
+        "rows": list(rows),
+    }
+
+
+def table(*rows):
+    return page.table([run(*rows)], "a group")
+
+
 def test_a_row_shows_ratio_spread_and_bars():
-    text = page.table([row((0.876, 1.05), (0.0271, 0.125))])
+    text = table(row((0.876, 1.05), (0.0271, 0.125)))
     assert "| a row | 0.88 (0.80–1.20) | 1.05 | 1/37 | 1/8 | yes |" in text
-    text = page.table([row((1.234, 1.0))])
+    text = table(row((1.234, 1.0)))
     assert "| a row | 1.23 (0.80–1.20) | 1.00 | 1.00 | **no** |" in text
 
 
 def test_every_line_of_a_table_has_as_many_cells():
-    text = page.table([row(), row((1, 1)), row(memory=(1, 1))])
+    text = table(row(), row((1, 1)), row(memory=(1, 1)))
     assert {line.count("|") for line in text.splitlines()} == {7}
-    text = page.table([row(), row()])
+    text = table(row(), row())
     assert {line.count("|") for line in text.splitlines()} == {4}
+
+
+def test_runs_stand_side_by_side_under_one_verdict():
+    fast, slow = row((0.5, 1.0)), row((1.5, 1.0))
+    head, _, line = page.table(
+        [run(fast), run(slow, threads=2)], "a group"
+    ).splitlines()
+    assert "| time, 1 thread | time, 2 threads |" in head
+    assert "0.50 (0.80–1.20) | 1.50 (0.80–1.20) |" in line
+    assert line.endswith("| **no** |")
+
+
+def test_a_run_takes_the_place_of_an_older_one_on_as_many_threads():
+    one, two = run(row()), run(row(), threads=2)
+    newer = {**run(row(), threads=2), "date": "2000-01-02"}
+    assert page.add_run([], two) == [two]
+    assert page.add_run([two], one) == [one, two]
+    assert page.add_run([one, two], newer) == [one, newer]
+
+
+def test_a_run_of_something_else_stands_alone():
+    new = run(row(), threads=2)
+    for other in (run(row(), cores=64), run(row(name="another row"))):
+        assert page.add_run([other], new) == [new]
 
 
 def test_missed_bars_are_counted_and_named():
     rows = [row((0.9, 1.0)), row((1.1, 1.0), name="slow"), row()]
-    assert "1 of 2 rows" in page.missed_text(rows)
-    assert "- a group: slow" in page.missed_text(rows)
-    assert "All 1 rows" in page.missed_text(rows[:1])
+    assert "1 of 2 rows" in page.missed_text(run(*rows))
+    assert "- a group: slow" in page.missed_text(run(*rows))
+    assert "All 1 rows" in page.missed_text(run(rows[0]))
 
 
 def test_the_page_shows_what_was_measured():
-    assert page.PAGE.read_text("utf-8") == page.render(STORED)
+    assert page.PAGE.read_text("utf-8") == page.render(RUNS)
 
 
 def test_another_measurement_is_another_page():
-    other = copy.deepcopy(STORED)
-    other["rows"][0]["time"]["median"] = 9.87
+    other = copy.deepcopy(RUNS)
+    other[-1]["rows"][0]["time"]["median"] = 9.87
     assert "9.87" in page.render(other)
-    assert "9.87" not in page.render(STORED)
+    assert "9.87" not in page.render(RUNS)
 
 
 def test_the_picture_shows_what_was_measured():
-    mark = page.digest(STORED["growth"])
+    mark = page.digest(RUNS[0]["growth"])
     assert mark in page.PICTURE.read_text("utf-8")
 
 
 def test_the_picture_is_the_same_each_time(tmp_path):
     for name in ("one.svg", "two.svg"):
-        page.draw(STORED["growth"], tmp_path / name)
+        page.draw(RUNS[0]["growth"], tmp_path / name)
     texts = [path.read_bytes() for path in sorted(tmp_path.iterdir())]
     assert texts[0] == texts[1]
 
@@ -261,15 +297,17 @@ def test_small_ratios_are_fractions():
     assert page.time_cell(fast) == "1/20"
 
 
-def test_the_stored_rows_are_those_of_the_cases():
+@pytest.mark.parametrize("stored", RUNS, ids=page.threads_text)
+def test_the_stored_rows_are_those_of_the_cases(stored):
     """A case that is added or renamed has to be measured."""
-    measured = [(each["group"], each["name"]) for each in STORED["rows"]]
+    measured = [(each["group"], each["name"]) for each in stored["rows"]]
     assert measured == [(case.group, case.name) for case in cases.all_cases()]
-    assert STORED["groups"] == cases.SETTINGS
+    assert stored["groups"] == cases.SETTINGS
 
 
-def test_the_stored_numbers_say_where_they_were_measured():
-    assert set(STORED["machine"]) == {
+@pytest.mark.parametrize("stored", RUNS, ids=page.threads_text)
+def test_the_stored_numbers_say_where_they_were_measured(stored):
+    assert set(stored["machine"]) == {
         "processor",
         "cores",
         "threads",
