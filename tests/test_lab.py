@@ -18,7 +18,7 @@ import nbformat
 import pytest
 from test_explorables import assert_says, controls, readout, settings_of
 
-from attention_lib.explorables import NAMES
+from attention_lib.explorables import NAMES, explore
 
 ROOT = Path(__file__).resolve().parent.parent
 CHAPTERS = sorted((ROOT / "chapters").glob("*.ipynb"))
@@ -51,7 +51,7 @@ def lab(tmp_path_factory):
     tmp_path = tmp_path_factory.mktemp("lab")
     folder = tmp_path / "chapters"
     folder.mkdir()
-    explore = nbformat.v4.new_notebook(
+    new = nbformat.v4.new_notebook(
         cells=[
             nbformat.v4.new_code_cell(source)
             for source in (
@@ -63,7 +63,13 @@ def lab(tmp_path_factory):
     )
     copies = [str(shutil.copy(path, folder)) for path in CHAPTERS]
     copies.append(str(folder / "explore.ipynb"))
-    nbformat.write(explore, copies[-1])
+    nbformat.write(new, copies[-1])
+    output = nbformat.v4.new_output(
+        "execute_result", explore("masks")._repr_mimebundle_()
+    )
+    cell = nbformat.v4.new_code_cell('explore("masks")', outputs=[output])
+    saved = nbformat.v4.new_notebook(cells=[cell])
+    nbformat.write(saved, folder / "from_elsewhere.ipynb")
     environment = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
@@ -141,6 +147,7 @@ def test_jupyterlab_opens_each_chapter_without_a_warning(lab, browser):
         for line in log.read_text().splitlines()
         if re.match(r"\[[WEC] ", line)
         and re.search(r"\.ipynb|[Nn]otebook|valid|\bids?\b", line)
+        and "from_elsewhere" not in line
     ]
     assert complaints == []
 
@@ -196,3 +203,17 @@ def test_jupyterlab_draws_every_explorable_without_a_network(lab, browser):
         assert_says(name, moved, settings_of(name, here))
     context.close()
     assert (strangers, heard) == ([], [])
+
+
+@pytest.mark.site
+def test_a_notebook_that_is_not_trusted_shows_the_picture(lab, browser):
+    address, _ = lab
+    page = browser.new_page()
+    page.goto(f"{address}/lab/workspaces/saved/tree/from_elsewhere.ipynb")
+    picture = page.locator(".jp-Notebook:visible img.explorable-still")
+    picture.wait_for(timeout=60_000)
+    page.wait_for_function(
+        "(image) => image.naturalWidth > 100", arg=picture.element_handle()
+    )
+    assert picture.get_attribute("alt")
+    page.close()

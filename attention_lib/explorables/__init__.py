@@ -31,7 +31,7 @@ _STYLE = (
     ".explorable{max-width:46em;margin:0}"
     ".explorable-controls label{display:flex;gap:.6em;align-items:center}"
     ".explorable-controls input[type=range]{flex:1}"
-    ".explorable-still svg{max-width:100%;height:auto}"
+    ".explorable-still{max-width:100%;background-color:#fff}"
 )
 _count = itertools.count()
 
@@ -51,7 +51,8 @@ class _Explorable:
         folder = files("attention_lib.explorables")
         self._name = name
         self._text = (folder / f"{name}.json").read_text("utf-8").strip()
-        self._still = (folder / f"{name}.svg").read_text("utf-8").strip()
+        still = (folder / f"{name}.svg").read_bytes()
+        self._still = base64.b64encode(still).decode()
         self._script = (folder / "explorable.js").read_text("utf-8")
 
     def __repr__(self) -> str:
@@ -68,7 +69,9 @@ class _Explorable:
         page = (
             f"<style>{_STYLE}</style>"
             f'<figure class="explorable" id="{anchor}">'
-            f'<div class="explorable-still">{self._still}</div>'
+            # Notebooks that are not trusted show an image, but no SVG.
+            f'<img class="explorable-still" alt="{title}" '
+            f'src="data:image/svg+xml;base64,{self._still}">'
             f'<div class="explorable-live" role="group" aria-label="{title}"'
             " hidden>"
             '<div class="explorable-controls"></div>'
