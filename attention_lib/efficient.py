@@ -510,7 +510,7 @@ class KVCache:
                 f"key {tuple(key.shape)} and value {tuple(value.shape)} "
                 "differ in batch, heads or length"
             )
-        if not self._stores:
+        if not self._stores:  # stores of the right kind, without room yet
             self._stores = [new[..., :0, :].clone() for new in arrivals]
         length = self.length + key.shape[-2]
         for index, (store, new) in enumerate(
@@ -742,7 +742,7 @@ def _linear_causal(
     """Carry the sum over earlier keys from chunk to chunk of queries."""
     num_queries, num_keys = query.shape[-2], key.shape[-2]
     offset = num_keys - num_queries
-    state = key[..., :0, :].mT @ value[..., :0, :]
+    state = key[..., :0, :].mT @ value[..., :0, :]  # of no key: zeros
     done, chunks = 0, []
     for start in range(0, num_queries, chunk_size):
         stop = min(start + chunk_size, num_queries)
