@@ -155,6 +155,126 @@ def test_solutions_are_in_the_appendix_alone():
     assert len(answers) == count
 
 
+@functools.cache
+def numbered_pages():
+    """The text of each page by the number printed on it."""
+    first = next(
+        index
+        for index, page in enumerate(pages())
+        if page.strip().startswith("How to use this book")
+    )
+    return dict(enumerate(pages()[first:], 1))
+
+
+def test_exercise_and_solution_lead_to_each_others_page():
+    for number, page in numbered_pages().items():
+        for line in page.splitlines():
+            if found := re.match(
+                r" *Solution to (Exercise \S+) .* (\d+)$", line
+            ):
+                there = numbered_pages()[int(found[2])]
+                assert re.search(rf"^ *{found[1]} \(", there, re.M), line
+        # The line below an exercise may stand on the next page.
+        here = numbered_pages().get(number - 1, "") + page
+        for line in re.findall(r".*olution: page \d+$", page, re.M):
+            exercise = re.findall(
+                r"^ *(Exercise \d+\.\d+) \(", here[: here.rindex(line)], re.M
+            )[-1]
+            there = numbered_pages()[int(line.split()[-1])]
+            assert f"Solution to {exercise} " in there, f"{number}: {line}"
+
+
+def test_figures_outside_the_chapters_count_from_one():
+    text = "".join(pages())
+    rest = text[text.rindex("Part II\n") :]
+    found = re.findall(r"^ *Fig\. ([\d.]+):", rest, re.M)
+    assert found == [str(number) for number in range(1, len(found) + 1)]
+    assert len(found) >= 4
+
+
+def test_no_figure_has_a_page_to_itself():
+    """But where there is nothing left to put below it."""
+    for number, page in numbered_pages().items():
+        blocks = re.split(r"\n\s*\n", page.strip())
+        after = numbered_pages().get(number + 1, "").strip().split("\n")[0]
+        if len(blocks) == 2 and after.endswith(f" {number + 1}"):
+            alone = re.match(r" *Fig\. [\d.]+:", blocks[1])
+            assert not alone, f"page {number}: {blocks[1]}"
+
+
+def test_no_heading_is_the_last_line_of_a_page():
+    announce = (
+        r" *(exported to .*|Parameters|Returns|Raises|References|Example)"
+    )
+    for number, page in numbered_pages().items():
+        lines = [line for line in page.splitlines() if line.strip()]
+        if lines and lines[-1].strip() == str(number):
+            lines.pop()
+        if lines:
+            assert not re.fullmatch(announce, lines[-1]), f"page {number}"
+
+
+def test_code_below_exported_to_is_what_the_line_names():
+    """What is left out of print has a line of its own."""
+    course = "".join(chapter_pages().values())
+    parts = re.split(r"^ *exported to [\w.]+: (.*)$", course, flags=re.M)
+    assert len(parts) > 50
+    for names, code in zip(parts[1::2], parts[2::2], strict=True):
+        for name in re.split(r", *", names.strip()):
+            assert re.search(rf"\b(def|class) {name}\b", code), names
+    hidden = re.findall(r"^ *folded online, not printed: ", course, re.M)
+    assert len(hidden) > 10
+
+
+def test_no_name_of_the_package_is_hyphenated():
+    """A reader would type the hyphen."""
+    names = {
+        name
+        for path in (ROOT / "attention_lib").glob("*.py")
+        for name in re.findall(
+            r"^ *(?:def|class) (\w+)", path.read_text("utf-8"), re.M
+        )
+        if "_" in name.strip("_") or re.search(r"[a-z][A-Z]", name)
+    }
+    text = "".join(pages())
+    breaks = re.findall(r"(\w+)-\n *(\w+)", text)
+    assert len(breaks) > 100
+    assert not [pair for pair in breaks if "".join(pair) in names]
+
+
+def test_a_proof_ends_in_its_last_line():
+    course = "".join(chapter_pages().values())
+    assert course.count("□") >= 5
+    assert not re.search(r"^\s*□\s*$", course, re.M)
+
+
+def test_everything_on_one_page_is_on_one_page():
+    page = next(
+        page
+        for page in pages()
+        if re.match(r"\s*Everything on one page\n", page)
+    )
+    assert "When it fails" in page
+    assert "axes swapped" in page
+
+
+def test_print_asks_for_nothing_that_paper_cannot_do():
+    for number, page in numbered_pages().items():
+        words = " ".join(page.split())
+        found = re.search(
+            r"\b(click|hover|unfold\b(?!\()|[Oo]pen them if|rest the pointer)",
+            words,
+        )
+        assert not found, f"page {number}: {found[0]}"
+
+
+def test_the_bibliography_holds_no_markup():
+    text = "".join(pages())
+    works = text[text.rindex("The works that the chapters cite") :]
+    assert "O(n²)" in works
+    assert not re.search(r"[${}]|\\\w", works[: works.index("Index\n")])
+
+
 def test_every_reference_in_the_pdf_found_its_target():
     for number, page in enumerate(pages(), 1):
         assert "??" not in page, f"page {number}"
@@ -355,3 +475,68 @@ def test_pictures_in_the_epub_are_drawings_that_speak():
     for name in drawings:
         assert b"<!DOCTYPE" not in book()[name]
         assert xml(name).tag == "{http://www.w3.org/2000/svg}svg"
+
+
+def test_a_formula_says_itself_and_does_not_stand_twice():
+    """A reader without MathML shows every text between the tags."""
+    count = 0
+    for name in documents():
+        for formula in xml(name).iter(f"{MATHML}math"):
+            count += 1
+            assert formula.get("alttext"), name
+            assert "\\Q" not in formula.get("alttext")
+            assert formula.find(f".//{MATHML}annotation") is None, name
+    assert count > 1000
+
+
+def test_tables_and_pictures_are_plain_enough_for_small_readers():
+    for name in documents():
+        for kind in ("td", "th"):
+            for cell in xml(name).iter(f"{XHTML}{kind}"):
+                tags = [child.tag for child in cell]
+                assert tags != [f"{XHTML}p"], f"{name}: a paragraph in a cell"
+        for kind in ("section", "figure"):
+            for block in xml(name).iter(f"{XHTML}{kind}"):
+                assert block.find(f"{XHTML}img") is None, name
+    for name in book():
+        if name.endswith(".svg"):
+            for element in xml(name).iter():
+                for kind, value in re.findall(
+                    r"([\w-]*opacity): *([\d.]+)", element.get("style", "")
+                ):
+                    assert element.get(kind) == value, name
+
+
+def light(colour):
+    """The relative luminance of a colour, by WCAG's formula."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
+        for part in parts
+    ]
+    return sum(
+        share * part
+        for share, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True)
+    )
+
+
+def test_the_epub_is_read_by_day_and_by_night():
+    """At night a reader sets light text on black, where we set no colour."""
+    style = re.sub(
+        r"/\*.*?\*/", "", book()["_static/book.css"].decode(), flags=re.DOTALL
+    )
+    free = set()
+    for names, rule in re.findall(r"([^{}]+)\{([^{}]*)\}", style):
+        coloured = re.search(r"^ *color: (#\w{6});", rule, re.M)
+        if "background: #" in rule:
+            assert coloured or names.strip() == "img", names
+        elif coloured:
+            free.add(coloured[1])
+    for name in documents():
+        for element in xml(name).iter(f"{MATHML}mstyle"):
+            if element.get("mathcolor"):
+                free.add(element.get("mathcolor"))
+    assert len(free) >= 4
+    for colour in free:
+        assert 1.05 / (light(colour) + 0.05) > 4, f"{colour} on white"
+        assert (light(colour) + 0.05) / 0.05 > 4, f"{colour} on black"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import importlib
+import itertools
+import json
 import os
 import re
 import shutil
@@ -56,6 +58,16 @@ OTHERS = {
     if name != "tests/test_project.py"
 }
 PAGES = {name: text for name, text in OTHERS.items() if name.endswith(".md")}
+# With the prose of the notebooks.
+BOOK_PAGES = PAGES | {
+    name: "\n\n".join(
+        "".join(cell["source"])
+        for cell in json.loads(text)["cells"]
+        if cell["cell_type"] == "markdown"
+    )
+    for name, text in OTHERS.items()
+    if name.endswith(".ipynb")
+}
 
 
 def fences(name, language):
@@ -262,6 +274,14 @@ def test_what_is_vendored_has_a_licence_or_is_ours(folder):
         base = part.name
         places = [part, ROOT / "vendor" / base]
         assert any(list(p.glob("LICENSE*")) for p in places), part
+
+
+@pytest.mark.parametrize("name", sorted(BOOK_PAGES))
+def test_a_number_at_the_start_of_a_line_begins_no_list(name):
+    """Markdown takes "1." for a list, in the middle of a sentence too."""
+    for before, line in itertools.pairwise(BOOK_PAGES[name].splitlines()):
+        if re.match(r"1[.)] ", line):
+            assert not before.strip(), f"{before}\n{line}"
 
 
 def test_every_work_in_the_bibliography_is_complete_and_in_order():

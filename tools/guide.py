@@ -334,7 +334,7 @@ def exercise_page() -> str:
         NOTE,
         f"> {len(every)} exercises in {len(found)} chapters, about "
         f"{say_hours(sum(each.minutes for each in every))} of practice; each "
-        "with a hint and a folded solution.",
+        "with a hint and a solution.",
         "",
         "Open the chapter as a notebook to work on one: the cell below the "
         "exercise calls the checker, which says what is wrong and never shows "

@@ -10,6 +10,7 @@ import shutil
 import sys
 import zlib
 from functools import cache
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +36,17 @@ MACROS = {
     r"\K": r"\htmlClass{key}{#1}",
     r"\V": r"\htmlClass{value}{#1}",
 }
-# MathML has no classes, so a book names the colours.
+# MathML has no classes, so a book names the colours; they are to be told from
+# white paper and from black.
 BOOK_MACROS = {
-    r"\Q": r"\textcolor{005f99}{#1}",
-    r"\K": r"\textcolor{b34700}{#1}",
-    r"\V": r"\textcolor{00734f}{#1}",
+    r"\Q": r"\textcolor{0077b8}{#1}",
+    r"\K": r"\textcolor{c85a00}{#1}",
+    r"\V": r"\textcolor{00855f}{#1}",
 }
+# A reader without MathML would show the source beside the formula.
+SOURCE = re.compile(
+    r"<semantics>(.*)<annotation[^>]*>.*</annotation></semantics>", re.DOTALL
+)
 WRONG_ROLES = re.compile(
     r' role="doc-biblioentry"| role="list"(?= class="citation-list")'
 )
@@ -67,12 +73,12 @@ def render_math(source: str, *, display: bool, book: bool = False) -> str:
     """Return the HTML and MathML of a formula, in a book the MathML alone."""
     # Sphinx numbers equations itself.
     source = NUMBERED.sub(r"\\\1{\2*}", source)
-    return katex().call(
-        "render",
-        source,
-        display,
-        BOOK_MACROS if book else MACROS,
-        "mathml" if book else "htmlAndMathml",
+    if not book:
+        return katex().call("render", source, display, MACROS, "htmlAndMathml")
+    formula = katex().call("render", source, display, BOOK_MACROS, "mathml")
+    spoken = escape(re.sub(r"\\[QKV](?=\{)|\s+", " ", source).strip())
+    return SOURCE.sub(r"\1", formula).replace(
+        "<math ", f'<math alttext="{spoken}" ', 1
     )
 
 

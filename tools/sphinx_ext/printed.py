@@ -34,6 +34,15 @@ SHARED_IDS = {
     *("proof", "proof-content", "exercise-content", "solution-content")
 }
 DOCTYPE = re.compile(r"<!DOCTYPE[^>]*>\s*")
+NEEDS = (
+    "The formulas of this book are MathML, and its figures are drawings. A"
+    " reading system that does not know MathML writes roots and fractions on"
+    " one line; the PDF has them in full."
+)
+# Above code that the site folds, in place of "exported to ".
+LEFT_OUT = "folded online, not printed: "
+STYLED = re.compile(r' style="([^"]*opacity[^"]*)"')
+OPACITY = re.compile(r"([\w-]*opacity): *([\d.]+)")
 EPUB_STYLE = {"pygments.css", "epub.css", "book.css"}
 EPUB_FILES = EPUB_STYLE | {"cover.png", "file.png"}
 
@@ -88,6 +97,9 @@ def strip_start_page(app: Sphinx, doctree: nodes.document) -> None:
         if caption := toctree.get("caption"):
             section += raw(f"\\bookpart{{{caption}}}\n")
         section += raw(f"\\setcounter{{secnumdepth}}{{{numbered - 1}}}\n")
+        if not numbered:
+            # Figures count from one, not on from the last chapter's.
+            section += raw("\\bookunnumbered\n")
         section += toctree
 
 
@@ -197,6 +209,9 @@ class OpenFolds(SphinxPostTransform):
                 for node in code.findall(nodes.paragraph)
                 if "exported" in node["classes"] and ": " in node.astext()
             ]
+            for mark in marks:
+                mark["classes"].append("left-out")
+                mark.replace(mark[0], nodes.Text(LEFT_OUT))
             cell.remove(code)
             cell.insert(0, marks)
         for fold in list(self.document.findall(is_dropdown)):
@@ -237,6 +252,31 @@ class OpenFolds(SphinxPostTransform):
                 )
 
 
+class PlainForReaders(SphinxPostTransform):
+    """Leave out of an EPUB what lesser readers trip over.
+
+    MuPDF, for one, lays the cells of a table over each other if they hold
+    paragraphs, and moves a picture that stands outside of one.
+    """
+
+    default_priority = 5
+
+    def run(self, **options: Any) -> None:
+        if self.app.builder.name != "epub":
+            return
+        for entry in self.document.findall(nodes.entry):
+            if len(entry) == 1 and isinstance(entry[0], nodes.paragraph):
+                entry[:] = [nodes.inline("", "", *entry[0].children)]
+        for picture in list(self.document.findall(nodes.image)):
+            if isinstance(picture.parent, nodes.section | nodes.figure):
+                frame = nodes.container(classes=["picture"])
+                picture.replace_self(frame)
+                frame += picture
+        if self.env.docname == self.config.root_doc:
+            section = next(self.document.findall(nodes.section))
+            section.insert(1, nodes.paragraph("", NEEDS, classes=["needs"]))
+
+
 class DrawAsPDF(ImageConverter):
     """Turn drawings into PDF, sharp at any size."""
 
@@ -253,6 +293,14 @@ class DrawAsPDF(ImageConverter):
         return True
 
 
+def with_opacity(style: re.Match[str]) -> str:
+    """Return a style and what it says of opacity, as attributes too."""
+    found = "".join(
+        f' {name}="{value}"' for name, value in OPACITY.findall(style[1])
+    )
+    return style[0] + found
+
+
 class BookEpub(Epub3Builder):
     """An EPUB whose list of files says what the standard asks for."""
 
@@ -265,6 +313,8 @@ class BookEpub(Epub3Builder):
             text = re.sub(r"<path (?![^>]*\bd=)", '<path d="M 0 0" ', text)
             # It names equal fields of a heatmap alike; nothing refers to them.
             text = re.sub(r'(<image [^>]*?) id="image\w+"', r"\1", text)
+            # Not every reader looks for opacity among the styles.
+            text = STYLED.sub(with_opacity, text)
             figure.write_text(text, "utf-8")
 
     def build_content(self) -> None:
@@ -331,13 +381,15 @@ def open_block(kind: str, *labels: str) -> Any:
     """Return a visitor that begins a block of the preamble."""
 
     def visit(translator: Any, node: nodes.Element) -> None:
-        translator.body.append("\n\\phantomsection")
+        translator.body.append(
+            "\n\\renewcommand{\\booklabels}{\\phantomsection"
+        )
         for label in labels:
             anchor = label.format(
                 document=translator.curfilestack[-1], **node.attributes
             )
             translator.body.append(f"\\label{{{anchor}}}")
-        translator.body.append(f"\n\\begin{{book{kind}}}")
+        translator.body.append(f"}}\n\\begin{{book{kind}}}")
 
     return visit
 
@@ -391,6 +443,11 @@ def visit_admonition(translator: Any, node: nodes.Element) -> None:
 def depart_admonition(translator: Any, node: nodes.Element) -> None:
     """End what visit_admonition began."""
     if kind := environment_of(node):
+        if kind == "proof":
+            # The sign of the end stands in the last line, not below it.
+            while not translator.body[-1].strip():
+                translator.body.pop()
+            translator.body[-1] = translator.body[-1].rstrip()
         translator.body.append(f"\n\\end{{book{kind}}}\n")
         translator.no_latex_floats -= 1
     else:
@@ -437,10 +494,14 @@ def mark_exported(app: Sphinx, tree: nodes.document, document: str) -> None:
     """Set the line above an exported cell as part of it."""
     if app.builder.format != "latex":
         return
-    for line in tree.findall(nodes.paragraph):
+    for line in list(tree.findall(nodes.paragraph)):
         if "exported" in line["classes"]:
-            line.insert(0, raw("\\bookexported{"))
+            kind = "leftout" if "left-out" in line["classes"] else "exported"
+            line.insert(0, raw(f"\\book{kind}{{"))
             line += raw("}")
+            if kind == "exported":  # not the last line of a page
+                room = raw("\\needspace{6\\baselineskip}\n")
+                line.parent.insert(line.parent.index(line), room)
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
@@ -461,6 +522,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_builder(BookEpub, override=True)
     app.add_post_transform(MoveSolutions)
     app.add_post_transform(OpenFolds)
+    app.add_post_transform(PlainForReaders)
     app.add_post_transform(DrawAsPDF)
     app.add_node(
         nodes.admonition,
