@@ -577,6 +577,12 @@ def test_causal_rows_line_up_with_the_last_key():
         )
 
 
+def test_weights_are_returned_when_asked_for_only():
+    layer, x = MultiHeadAttention(4, 2), torch.randn(1, 3, 4)
+    assert layer(x)[1] is None
+    assert layer(x, need_weights=True)[1].shape == (1, 2, 3, 3)
+
+
 @pytest.mark.parametrize("need_weights", [True, False])
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])

@@ -121,6 +121,35 @@ def test_additive_gives_the_same_in_blocks_of_any_size(pair, limit):
         torch.testing.assert_close(gradient, reference)
 
 
+@given(*(st.integers(1, 9) for _ in range(5)))
+def test_blocks_fill_the_limit_and_stay_below_it(
+    batch, num_queries, num_keys, hidden, limit
+):
+    query = torch.zeros(batch, num_queries, hidden)
+    key = torch.zeros(batch, num_keys, hidden)
+    limit *= 20
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scoring, "_BLOCK_CPU", limit)
+        buffer, rows, queries = scoring._blocks(query, key)
+    per_query = num_keys * hidden
+    assert buffer.numel() == rows * queries * per_query
+    assert buffer.numel() <= max(limit, per_query)
+    # Whole rows where one fits, whole queries of one row where none does.
+    if num_queries * per_query <= limit:
+        assert queries == num_queries
+        assert rows == min(batch, limit // (num_queries * per_query))
+    else:
+        assert rows == 1
+        assert queries == max(1, limit // per_query)
+
+
+def test_the_vector_starts_small_on_both_sides_of_zero():
+    score = AdditiveScore(3, 3, 400)
+    assert score.vector.abs().max() <= 1 / 20
+    assert score.vector.min() < -1 / 25
+    assert score.vector.max() > 1 / 25
+
+
 def test_bilinear_with_the_identity_is_the_dot_product():
     score = BilinearScore(4, 4).double()
     with torch.no_grad():

@@ -239,6 +239,13 @@ def test_an_odd_width_is_an_error_that_says_why(call):
         call()
 
 
+def test_shapes_can_be_inferred_without_numbers():
+    features = torch.empty(2, 5, 6, device="meta")
+    positions = torch.arange(5, device="meta")
+    assert rotate(features, positions).shape == features.shape
+    assert sinusoidal_encoding(positions, 6).shape == (5, 6)
+
+
 def test_rotary_attention_turns_queries_and_keys_and_not_values():
     layer = RotaryMultiHeadAttention(8, 2).double()
     plain = MultiHeadAttention(8, 2).double()
@@ -396,6 +403,20 @@ def test_an_encoder_block_equals_its_equations_in_numpy(norm_first):
     np.testing.assert_allclose(ours[0].numpy(), expected, atol=1e-12)
 
 
+def test_defaults_are_those_of_the_page():
+    block = EncoderBlock(8, 2)
+    assert block.norm_first
+    assert block.feed_forward.input_proj.out_features == 32
+    assert block.feed_forward.activation == "relu"
+    model = transformer_model()
+    for stack in (model.encoder, model.decoder):
+        assert len(stack.blocks) == 2
+        for block in stack.blocks:
+            assert (block.d_model, block.num_heads) == (64, 4)
+            assert block.norm_first
+            assert block.self_attention.dropout == 0
+
+
 # --- exchange with PyTorch -------------------------------------------------
 
 CONFIGURATIONS = [
@@ -419,6 +440,20 @@ def theirs(kind, training=True, batch_first=True, **options):
         **options,
     )
     return randomised(layer).train(training)
+
+
+@pytest.mark.parametrize("kind", [nn.GELU, nn.ReLU])
+def test_an_activation_may_be_a_module(kind):
+    layer = theirs(nn.TransformerEncoderLayer, activation=kind())
+    x = torch.randn(3, 5, 6, dtype=F64)
+    output, _ = EncoderBlock.from_torch(layer)(x)
+    torch.testing.assert_close(output, layer(x))
+
+
+def test_the_other_gelu_is_refused():
+    layer = nn.TransformerEncoderLayer(6, 2, activation=nn.GELU("tanh"))
+    with pytest.raises(ValueError, match="the exact GELU"):
+        EncoderBlock.from_torch(layer)
 
 
 @pytest.mark.parametrize("options", CONFIGURATIONS)
