@@ -42,6 +42,7 @@ NEEDS = (
 # Above code that the site folds, in place of "exported to ".
 LEFT_OUT = "folded online, not printed: "
 STYLED = re.compile(r' style="([^"]*opacity[^"]*)"')
+COLUMNS = re.compile(r"</?(?:table|tr|td)\b[^>]*>")
 OPACITY = re.compile(r"([\w-]*opacity): *([\d.]+)")
 EPUB_STYLE = {"pygments.css", "epub.css", "book.css"}
 EPUB_FILES = EPUB_STYLE | {"cover.png", "file.png"}
@@ -322,6 +323,9 @@ class BookEpub(Epub3Builder):
         for file in (Path(self.outdir) / "_static").iterdir():
             if file.name not in EPUB_FILES:
                 file.unlink()
+        # An index in columns is a table of lists, too much for small readers.
+        index = Path(self.outdir) / "genindex.xhtml"
+        index.write_text(COLUMNS.sub("", index.read_text("utf-8")), "utf-8")
         super().build_content()
         content = Path(self.outdir) / "content.opf"
         text = content.read_text("utf-8")
