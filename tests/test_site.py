@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gzip
+import json
 import re
 from urllib.parse import unquote, urldefrag, urljoin
 
@@ -321,6 +322,141 @@ def test_chapter_pages_offer_their_source():
     assert "/edit/main/chapters/02_attention_by_hand.ipynb" in links
     assert "/issues/new" in links
     assert "02_attention_by_hand.ipynb" in links
+
+
+READ_CODE = """() => {
+  for (const closed of document.querySelectorAll('details')) {
+    closed.open = true;
+  }
+  for (const closed of document.querySelectorAll('.toggle-hidden')) {
+    closed.classList.remove('toggle-hidden');
+  }
+  const cut = [...document.querySelectorAll('.highlight pre:not(.columns)')]
+    .filter((e) => [e, e.parentElement].some(
+      (box) => box.scrollWidth > box.clientWidth
+    )).map((e) => e.textContent.slice(0, 120));
+  const range = document.createRange();
+  const folded = [], astray = [], late = [];
+  const lines = [...document.querySelectorAll('.highlight .line')];
+  for (const line of lines) {
+    range.selectNodeContents(line);
+    const [first, ...others] = range.getClientRects();
+    const below = others.filter((row) => row.top > first.bottom - 2);
+    if (below.length) folded.push(line.textContent);
+    if (below.some((row) => row.left < first.left + 10)) {
+      astray.push(line.textContent);
+    }
+    if (first.top > line.getBoundingClientRect().top + 10) {
+      late.push(line.textContent);
+    }
+  }
+  const sample = lines[0];
+  return {
+    cut, folded, astray, late,
+    display: sample ? getComputedStyle(sample).display : 'inline',
+    mark: sample ? getComputedStyle(sample, '::before').content : 'none',
+  };
+}"""
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_code_folds_on_a_phone_and_nowhere_else(visit, address, name):
+    """No line is cut, and what goes on below stands further in."""
+    window = visit(address, width=WIDTHS["phone"])
+    found = window.go(name).evaluate(READ_CODE)
+    assert found["cut"] == []
+    assert found["astray"] == []
+    assert found["late"] == [], "lines that break before their first word"
+    window.page.emulate_media(media="print")
+    printed = window.page.evaluate(READ_CODE)
+    window.page.emulate_media(media="screen")
+    window.page.set_viewport_size({"width": WIDTHS["wide"], "height": 900})
+    wide = window.page.evaluate(READ_CODE)
+    for seen in (printed, wide):
+        assert (seen["display"], seen["mark"]) == ("inline", "none")
+    assert wide["folded"] == []
+
+
+READ_PICTURES = """() => {
+  const pictures = [...document.querySelectorAll('main img[src$=".svg"]')]
+    .filter((e) => e.checkVisibility()).map((e) => {
+      const frame = e.closest('.wide-figure');
+      return {
+        source: e.src,
+        scale: e.getBoundingClientRect().width / e.naturalWidth,
+        tall: e.getBoundingClientRect().height / e.naturalHeight,
+        framed: frame !== null,
+        scrolls: frame !== null && frame.scrollWidth > frame.clientWidth,
+      };
+    });
+  const links = [...document.querySelectorAll('.prev-next-area a')]
+    .filter((e) => e.scrollWidth > e.clientWidth).map((e) => e.textContent);
+  return {pictures, links};
+}"""
+
+
+@pytest.mark.parametrize("name", READING)
+def test_labels_of_figures_stay_large_enough_on_a_phone(visit, address, name):
+    """Labels have nine points or more, so no figure is drawn much smaller."""
+    window = visit(address, width=WIDTHS["phone"])
+    page = window.go(name)
+    found = page.evaluate(READ_PICTURES)
+    for picture in found["pictures"]:
+        assert picture["scale"] >= (0.78 if picture["framed"] else 0.65)
+        assert picture["scale"] == pytest.approx(picture["tall"], rel=0.02)
+        assert picture["framed"] == picture["scrolls"]
+    assert found["links"] == [], "the way on is cut"
+    page.set_viewport_size({"width": WIDTHS["wide"], "height": 900})
+    for picture in page.evaluate(READ_PICTURES)["pictures"]:
+        assert not picture["scrolls"]
+
+
+def list_sources(name):
+    """Return what the cells of a notebook hold, as its page shows them."""
+    path = (ROOT / name).with_suffix(".ipynb")
+    cells = json.loads(path.read_text("utf-8"))["cells"]
+    return [
+        re.sub(r"\A#\|\s*export\s+\w+\s*\n", "", "".join(cell["source"]))
+        for cell in cells
+        if cell["cell_type"] == "code"
+        and "remove-input" not in cell["metadata"].get("tags", [])
+        and "remove-cell" not in cell["metadata"].get("tags", [])
+    ]
+
+
+NOTEBOOKS = [
+    name for name in PAGES if (ROOT / name).with_suffix(".ipynb").is_file()
+]
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_code_is_on_the_page_as_it_is_in_the_notebook(name):
+    shown = [pre.get_text() for pre in read(name).select(".cell_input pre")]
+    assert shown == [source + "\n" for source in list_sources(name)]
+
+
+def test_folded_code_is_copied_as_it_was_written(visit, address):
+    """By the button and by hand."""
+    name = "chapters/07_transformer.html"
+    window = visit(address, width=WIDTHS["phone"])
+    window.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page = window.go(name)
+    assert len(page.evaluate(READ_CODE)["folded"]) > 100
+    blocks = page.locator(".cell_input .highlight")
+    sources = list_sources(name)
+    assert blocks.count() == len(sources)
+    for number, source in enumerate(sources):
+        block = blocks.nth(number)
+        block.hover(position={"x": 5, "y": 5})
+        block.locator("button.copybtn").click()
+        copied = page.evaluate("navigator.clipboard.readText()")
+        assert copied == source
+        selected = block.locator("pre").evaluate(
+            "(e) => { getSelection().selectAllChildren(e);"
+            " return getSelection().toString(); }"
+        )
+        assert selected.rstrip("\n") == source
+    assert window.faults == []
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -234,6 +234,45 @@ def test_mathematics_is_set_while_building():
     assert "<math" in html
 
 
+def test_printed_tables_keep_their_columns_and_prose_folds():
+    is_prose = load("sphinx_ext/narrow").is_prose
+    assert is_prose(
+        "mat1 and mat2 cannot be multiplied (1x2 and 3x3), [0.5]\n"
+    )
+    assert is_prose(
+        "0.25\n01-shift: correct. Checked: one sentence, two with padding,\n"
+        "  and the argument, which must be [unchanged].\n"
+    )
+    for table in (
+        "this is a row of a table    0.25  0.50  0.75\nand another  0.5\n",
+        "32 key heads: 512 KiB for a token, 8.00 GiB\n1 key head: 16 KiB\n",
+        "tensor([[0.4011, 0.1978],\n"
+        "        [0.1978, 0.4011]], dtype=torch.float64)",
+    ):
+        assert not is_prose(table)
+
+
+def test_a_folding_line_keeps_its_text_and_its_indentation():
+    fold_line = load("sphinx_ext/narrow").fold_line
+    line = fold_line('<span class="sd">    a &lt; b</span>')
+    assert line == (
+        '    <span class="line" style="--in:4">'
+        '<span class="sd">a &lt; b</span></span>'
+    )
+    assert fold_line("") == ""
+    prompt = '<span class="gp">&gt;&gt;&gt; </span>'
+    assert fold_line(f"{prompt}x") == (
+        f'{prompt}<span class="line" style="--in:4">x</span>'
+    )
+    long = "first(" + 20 * "a" + "." + 20 * "b" + ")"
+    assert re.sub("<wbr>", "", fold_line(long)) == (
+        f'<span class="line">{long}</span>'
+    )
+    assert fold_line(long).count("<wbr>") == 2
+    with pytest.raises(Exception, match="runs over the end"):
+        fold_line('<span class="sd">open')
+
+
 def test_a_chapter_is_compared_alone_outside_the_repository(project):
     """It finds the installed package, and nothing of the repository."""
     write(project, "01_a", TITLE, SECTION, ALPHA)
