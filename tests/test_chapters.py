@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import nbformat
@@ -155,6 +156,17 @@ def test_a_chapter_has_the_parts_that_readers_look_for(name):
     exercises = re.findall(r"\{exercise(?:-start)?\}", text)
     assert len(exercises) >= 5
     assert len(re.findall(r"\{solution(?:-start)?\}", text)) == len(exercises)
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_no_number_in_a_sentence_begins_a_list(name):
+    """Markdown takes a line that starts with "1." for one."""
+    lines = prose(name).split("\n")
+    assert not [
+        line
+        for before, line in pairwise(["", *lines])
+        if line.startswith("1. ") and re.search(r"\w$", before)
+    ]
 
 
 @pytest.mark.parametrize("name", CHAPTERS)
