@@ -285,6 +285,25 @@ def test_a_term_shows_its_definition_on_hover(visit, address):
     assert window.faults == []
 
 
+def test_the_menus_of_a_phone_hide_nothing(browser, address):
+    """Tips and names of buttons would stay under a finger."""
+    context = browser.new_context(
+        viewport={"width": WIDTHS["phone"], "height": 812},
+        has_touch=True,
+        is_mobile=True,
+        reduced_motion="reduce",
+    )
+    page = context.new_page()
+    page.goto(address + "chapters/02_attention_by_hand.html")
+    page.locator("button.secondary-toggle:visible").first.tap()
+    page.wait_for_timeout(500)
+    assert page.locator(".tippy-box").count() == 0
+    page.keyboard.press("Escape")
+    page.locator("button.search-button:visible").first.tap(timeout=5_000)
+    assert page.locator("#pst-search-dialog").is_visible()
+    context.close()
+
+
 def test_the_theme_can_be_switched(visit, address):
     window = visit(address)
     page = window.go("index.html")
