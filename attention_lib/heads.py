@@ -16,7 +16,7 @@ from attention_lib._checks import (
     check_tensor,
     check_type,
 )
-from attention_lib.figures import COLORS
+from attention_lib.figures import show_flow
 from attention_lib.multihead import MultiHeadAttention
 from attention_lib.plotting import show_attention
 
@@ -62,73 +62,40 @@ def show_shapes(
 
     Built in :ref:`section 6.2 <sec-heads>`.
     """
-    import matplotlib.pyplot as plt
-
-    stations = {
-        "query": (0, 5),
-        "key": (1, 5),
-        "value": (2, 5),
-        "query heads": (0, 4),
-        "key heads": (1, 4),
-        "value heads": (2, 4),
-        "scores": (0.5, 3),
-        "weights": (0.5, 2),
-        "context": (1.25, 1),
-        "merged": (1.25, 0),
-        "output": (1.25, -1),
+    places = {
+        "query": (0.0, 0.0),
+        "key": (1.5, 0.0),
+        "value": (3.0, 0.0),
+        "query heads": (0.0, 1.24),
+        "key heads": (1.5, 1.24),
+        "value heads": (3.0, 1.24),
+        "scores": (0.75, 2.32),
+        "weights": (0.75, 3.4),
+        "context": (1.9, 4.48),
+        "merged": (1.9, 5.56),
+        "output": (1.9, 6.64),
     }
     check_type("shapes", shapes, dict, "a dict")
-    if set(shapes) != set(stations):
+    if set(shapes) != set(places):
         raise ValueError(
-            f"shapes must name {', '.join(stations)}; got {', '.join(shapes)}"
+            f"shapes must name {', '.join(places)}; got {', '.join(shapes)}"
         )
     steps = [
         *(
-            (name, f"{name} heads", f"{name}_proj\nsplit")
+            ([name], f"{name}_proj,\nsplit", f"{name} heads")
             for name in ("query", "key", "value")
         ),
-        ("query heads", "scores", ""),
-        ("key heads", "scores", "query @ key.mT\n/ sqrt(d_head)"),
-        ("scores", "weights", "softmax over keys"),
-        ("weights", "context", ""),
-        ("value heads", "context", "weights @ value"),
-        ("context", "merged", "merge"),
-        ("merged", "output", "output_proj"),
+        (
+            ["query heads", "key heads"],
+            "query @ key.mT / sqrt(d_head)",
+            "scores",
+        ),
+        (["scores"], "softmax over keys", "weights"),
+        (["weights", "value heads"], "weights @ value", "context"),
+        (["context"], "merge", "merged"),
+        (["merged"], "output_proj", "output"),
     ]
-    if ax is None:
-        ax = plt.subplots(figsize=(5.2, 6.0))[1]
-    for start, end, operation in steps:
-        (x0, y0), (x1, y1) = stations[start], stations[end]
-        ax.annotate(
-            "",
-            (x1, y1 + 0.27),
-            (x0, y0 - 0.27),
-            arrowprops={"arrowstyle": "->", "color": COLORS["grey"]},
-        )
-        ax.text(
-            (x0 + x1) / 2 + (0.06 if x0 == x1 else 0.24),
-            (y0 + y1) / 2 - (0.0 if x0 == x1 else 0.08),
-            operation,
-            fontsize=9,
-            va="center",
-            color=COLORS["grey"],
-        )
-    for name, (x, y) in stations.items():
-        color = COLORS.get(name.split()[0], COLORS["black"])
-        shape = ", ".join(map(str, shapes[name]))
-        ax.text(
-            x,
-            y,
-            f"{name}\n({shape})",
-            ha="center",
-            va="center",
-            fontsize=9.5,
-            color=color,
-        )
-    ax.set_xlim(-0.45, 2.55)
-    ax.set_ylim(-1.4, 5.4)
-    ax.axis("off")
-    return ax
+    return show_flow(shapes, places, steps, ax=ax)
 
 
 def show_heads(

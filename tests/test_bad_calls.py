@@ -851,6 +851,7 @@ call(
         empty={},
         one_missing={k: v for k, v in SHAPES.items() if k != "key"},
         one_unknown=SHAPES | {"gate": (1,)},
+        no_axes=SHAPES | {"key": 3},
     ),
 )
 for function, more in (
@@ -890,6 +891,52 @@ call(
         strings=[["a", "b"]],
         ragged=[[0.1, 0.2], [0.3]],
     ),
+)
+call(
+    figures.show_flow,
+    {
+        "shapes": {"query": ("Tq", "d"), "scores": ("Tq", "Tk")},
+        "places": {"query": (0.0, 0.0), "scores": (0.0, 1.3)},
+        "steps": [(["query"], "@ key.mT", "scores")],
+        "cells": {"query": (3, 2)},
+        "beside": True,
+    },
+    shapes=wrongs(
+        nothing=None,
+        list=["query", "scores"],
+        empty={},
+        numbered={1: ("Tq",), 2: ("Tk",)},
+        one_string={"query": "Tq", "scores": "Tk"},
+        fractions={"query": (1.5,), "scores": (2.5,)},
+    ),
+    places=wrongs(
+        nothing=None,
+        list=[(0.0, 0.0), (0.0, 1.3)],
+        one_missing={"query": (0.0, 0.0)},
+        one_number={"query": (0.0,), "scores": (0.0,)},
+        texts={"query": ("a", "b"), "scores": ("a", "b")},
+        nan={"query": (0.0, math.nan), "scores": (0.0, 1.3)},
+    ),
+    steps=wrongs(
+        nothing=None,
+        number=3,
+        pair=[(["query"], "scores")],
+        list=[[["query"], "@ key.mT", "scores"]],
+        one_string=[("query", "@ key.mT", "scores")],
+        no_text=[(["query"], None, "scores")],
+        unknown_start=[(["key"], "@ key.mT", "scores")],
+        unknown_end=[(["query"], "@ key.mT", "weights")],
+    ),
+    cells=wrongs(
+        list=[(3, 2)],
+        number={"query": 3},
+        none={"query": ()},
+        four={"query": (1, 2, 3, 4)},
+        fractions={"query": (1.5, 2.0)},
+        zero={"query": (0, 2)},
+        unknown={"key": (3, 2)},
+    ),
+    beside=FLAG,
 )
 
 # The Transformer

@@ -3,6 +3,7 @@
 import matplotlib as mpl
 import pytest
 import torch
+from drawing import assert_tidy
 from layers import randomised
 
 mpl.use("Agg")
@@ -172,3 +173,10 @@ def test_the_flow_shows_the_shapes_it_was_given():
     assert "scores\n(2, 3, 4, 5)" in texts
     assert "output\n(2, 4, 12)" in texts
     assert sum("(2, 3, 4, 4)" in text for text in texts) == 4
+    assert_tidy(ax)
+
+
+def test_the_flow_has_room_for_the_shapes_of_a_large_layer():
+    wide = dict.fromkeys(SHAPES, (64, 4096, 2048))
+    wide |= {name: (64, 16, 4096, 128) for name in SHAPES if " " in name}
+    assert_tidy(show_shapes(wide))
