@@ -150,7 +150,8 @@ def test_half_precision_does_not_overflow(dtype, width):
     query = torch.full((2, width), 256.0, dtype=dtype)
     scores = scaled_dot_score(query, query)
     expected = torch.full((2, 2), 256.0**2 * math.sqrt(width))
-    torch.testing.assert_close(scores, expected)
+    # A long sum in float32 has some rounding, more in older releases.
+    torch.testing.assert_close(scores, expected, rtol=1e-4, atol=0)
 
 
 def test_a_scaled_score_that_fits_does_not_overflow_on_the_way():
