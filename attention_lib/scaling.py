@@ -37,8 +37,10 @@ __all__ = [
 
 def _fits(small: Sequence[int], large: Sequence[int]) -> bool:
     """Tell whether one shape broadcasts to another without enlarging it."""
-    pairs = zip(reversed(small), reversed(large), strict=False)
-    return len(small) <= len(large) and all(s in (1, n) for s, n in pairs)
+    if len(small) > len(large):
+        return False
+    tail = large[len(large) - len(small) :]
+    return all(s in (1, n) for s, n in zip(small, tail, strict=True))
 
 
 def scaled_dot_score(
@@ -89,7 +91,7 @@ def scaled_dot_score(
         width = query.shape[-1:].numel()
         scale = 1.0 / math.sqrt(width) if width else 1.0
     elif isinstance(scale, bool) or not isinstance(
-        scale, int | float | Tensor
+        scale, (int, float, Tensor)
     ):
         raise TypeError(
             f"scale must be a number or a tensor, got {type(scale).__name__}"

@@ -239,10 +239,14 @@ def rotate(
     """
     check_tensor("features", features, "floating-point", "(..., T, width)")
     check_tensor("positions", positions, "whole", "(..., T)")
-    fits = zip(positions.shape[::-1], features.shape[-2::-1], strict=False)
-    if positions.dim() >= features.dim() or any(
-        size != wanted and (size != 1 or axis == 0)
-        for axis, (size, wanted) in enumerate(fits)
+    places = features.shape[-positions.dim() - 1 : -1]
+    if (
+        positions.dim() >= features.dim()
+        or positions.shape[-1] != features.shape[-2]
+        or any(
+            size not in (1, place)
+            for size, place in zip(positions.shape, places, strict=True)
+        )
     ):
         raise ValueError(
             f"positions of shape {tuple(positions.shape)} do not fit "
