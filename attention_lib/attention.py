@@ -76,8 +76,10 @@ def _check_mask(mask: Tensor, scores: Tensor) -> None:
             f"mask is on {mask.device} but the scores are on "
             f"{scores.device}; move it with mask.to({str(scores.device)!r})"
         )
-    sizes = zip(reversed(mask.shape), reversed(scores.shape), strict=False)
-    if mask.dim() > scores.dim() or any(m not in (1, s) for m, s in sizes):
+    tail = scores.shape[scores.dim() - mask.dim() :]
+    if mask.dim() > scores.dim() or any(
+        m not in (1, s) for m, s in zip(mask.shape, tail, strict=True)
+    ):
         raise ValueError(
             f"mask of shape {tuple(mask.shape)} does not broadcast to "
             f"scores of shape {tuple(scores.shape)}"

@@ -60,7 +60,8 @@ def _check_pair(
             f"key must have width key_dim={key_dim}, got shape "
             f"{tuple(key.shape)}"
         )
-    pairs = zip(query.shape[-3::-1], key.shape[-3::-1], strict=False)
+    shared = min(query.dim(), key.dim())
+    pairs = zip(query.shape[-shared:-2], key.shape[-shared:-2], strict=True)
     for query_size, key_size in pairs:
         if query_size != key_size and 1 not in (query_size, key_size):
             raise ValueError(

@@ -427,7 +427,7 @@ def test_wrong_calls_are_told_what_is_wrong(change, error, words):
         ),
         (
             lambda: linear_attention(
-                *torch.zeros(3, 4, 2), mask=torch.ones(4, 4).bool()
+                *torch.zeros(3, 2, 4), mask=torch.ones(2, 2).bool()
             ),
             ValueError,
             "differs between queries",
