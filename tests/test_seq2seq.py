@@ -77,6 +77,7 @@ def test_a_padded_batch_gives_what_single_sentences_give(
     encoder = Encoder(9, 4, 5, bidirectional=bidirectional).double()
     source, sizes = random_source(lengths)
     together = encoder(source, sizes)
+    assert together.states.shape[-1] == encoder.state_dim
     for row, length in enumerate(lengths):
         alone = encoder(source[row : row + 1, :length], sizes[row : row + 1])
         torch.testing.assert_close(
@@ -532,6 +533,18 @@ def test_a_model_can_learn_a_handful_of_sentences_by_heart():
 
 
 # --- side by side ----------------------------------------------------------
+
+
+def test_the_seed_of_a_run_decides_start_and_order():
+    pairs = sample_pairs(64)
+    budget = {"steps": 4, "batch_size": 8, "progress": False}
+    torch.manual_seed(3)
+    model = fixed_vector_model(8)
+    by_hand = train(model, pairs, seed=3, **budget).losses
+    assert short_run(3)[1].losses == by_hand
+    torch.manual_seed(3)
+    other = train(fixed_vector_model(8), pairs, seed=4, **budget).losses
+    assert other != by_hand
 
 
 def test_runs_side_by_side_equal_runs_in_turn():

@@ -38,7 +38,7 @@ DRAWS = re.compile(r"x_(show|plot)_")
 
 def tests_of(module: str) -> list[str]:
     """Return the tests of a module: its own, and those of all functions."""
-    own = "bad_calls" if module == "_checks" else module
+    own = module.removeprefix("_")
     names = dict.fromkeys([own, "golden", "properties", "bad_calls"])
     return [f"tests/test_{name}.py" for name in names]
 
