@@ -273,6 +273,21 @@ def test_a_folding_line_keeps_its_text_and_its_indentation():
         fold_line('<span class="sd">open')
 
 
+def test_a_wide_picture_is_framed_with_the_link_around_it(tmp_path):
+    """Sphinx puts the end of a link on a line of its own."""
+    narrow = load("sphinx_ext/narrow")
+    drawing = tmp_path / "wide.svg"
+    drawing.write_text('<svg width="600pt" height="90pt"></svg>')
+    link = '<a class="reference internal image-reference" href="wide.svg">'
+    page = f'<p>{link}<img alt="A" src="_images/wide.svg" />\n</a></p>'
+    framed = narrow.PICTURE.sub(
+        lambda match: narrow.frame(match, {"wide.svg": drawing}), page
+    )
+    assert framed.startswith('<p><div class="wide-figure')
+    assert framed.endswith("</a></div></p>")
+    assert '<img width="800" height="120" alt="A"' in framed
+
+
 def test_a_chapter_is_compared_alone_outside_the_repository(project):
     """It finds the installed package, and nothing of the repository."""
     write(project, "01_a", TITLE, SECTION, ALPHA)

@@ -47,7 +47,7 @@ JOINT = re.compile(r"(?<=[(\[=])|(?=\.)")
 
 PICTURE = re.compile(
     r'(?:<a class="[^"]*image-reference"[^>]*>)?'
-    r'<img\b[^>]*\bsrc="(?P<source>[^"]*\.svg)"[^>]*/>(?:</a>)?'
+    r'<img\b[^>]*\bsrc="(?P<source>[^"]*\.svg)"[^>]*/>(?:\s*</a>)?'
 )
 LENGTH = re.compile(r"([\d.]+)(pt|px)?")
 # Labels of nine points can be read down to two thirds of their size, so that
