@@ -127,6 +127,7 @@ def test_the_library_tests_are_those_that_need_the_package_alone():
     found = matrix.library_tests()
     for module in (ROOT / "attention_lib").glob("[a-z]*.py"):
         assert f"tests/test_{module.name}" in found
+    assert "tests/test_typing.py" not in found
     assert "tests/test_workflows.py" not in found
     assert "tests/test_site.py" not in found
 
