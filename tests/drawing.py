@@ -2,6 +2,7 @@
 
 from itertools import combinations, pairwise
 
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
 
 
@@ -41,7 +42,8 @@ def assert_tidy(ax, room=1.0):
     figure = ax.get_figure(root=True)
     figure.set_dpi(100)
     figure.canvas.draw()
-    renderer = figure.canvas.get_renderer()
+    # Whatever canvas the last picture was saved with: this one can measure.
+    renderer = FigureCanvasAgg(figure).get_renderer()
     canvas = figure.bbox
     texts = [
         (text.get_text(), text.get_window_extent(renderer))

@@ -17,8 +17,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TEST_TOOLS = {"beartype", "hypothesis", "pytest"}
-# Written for these tests, and needs PyTorch alone.
-SHARED = {"layers"}
+# Written for these tests, and need no more than the package does.
+SHARED = {"drawing", "layers"}
 # Runs mypy, whose verdict hangs on the stubs of each version.
 NOT_HERE = {"test_typing"}
 # The oldest Matplotlib calls what later releases of this one warn about, and
@@ -65,10 +65,11 @@ def imports(path: Path) -> set[str]:
 def library_tests() -> list[str]:
     """Return the test files that import nothing of the book's machinery."""
     allowed = {"attention_lib", *dependencies(), *TEST_TOOLS, *SHARED}
+    allowed |= sys.stdlib_module_names
     return [
         str(path.relative_to(ROOT))
         for path in sorted((ROOT / "tests").glob("test_*.py"))
-        if imports(path) <= allowed | sys.stdlib_module_names
+        if imports(path) <= allowed and path.stem not in NOT_HERE
     ]
 
 
