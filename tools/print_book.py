@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -186,8 +187,9 @@ def settings_of(builder: str) -> dict[str, Any]:
     return config
 
 
-def write(builder: str) -> Path:
-    """Run one of Sphinx's builders; return the folder it filled."""
+def write(kind: str) -> Path:
+    """Run Sphinx's builder for this kind; return the folder it filled."""
+    builder = "latex" if kind == "pdf" else kind
     target = PRINT / builder
     shutil.rmtree(target, ignore_errors=True)
     log = (PRINT / f"{builder}.log").open("w", encoding="utf-8")
@@ -255,6 +257,16 @@ def read_faults(log: str) -> list[str]:
     return faults
 
 
+def finish(kind: str, folder: Path) -> str:
+    """Make the book from what Sphinx wrote; say how large it is."""
+    product = PRINT / f"{NAME}.{kind}"
+    if kind == "pdf":
+        set_pages(folder)
+    shutil.copy(folder / product.name, product)
+    size = product.stat().st_size / 1e6
+    return f"print: {product.relative_to(ROOT)}, {size:.1f} MB"
+
+
 def main() -> int:
     """Build what the command line names."""
     wanted = sys.argv[1:]
@@ -269,21 +281,12 @@ def main() -> int:
     os.environ["FORCE_SOURCE_DATE"] = "1"
     PRINT.mkdir(parents=True, exist_ok=True)
     draw_cover(PRINT)
-    for kind in wanted:
-        start = time.perf_counter()
-        product = PRINT / f"{NAME}.{kind}"
-        if kind == "pdf":
-            folder = write("latex")
-            set_pages(folder)
-            shutil.copy(folder / product.name, product)
-        else:
-            folder = write("epub")
-            shutil.copy(folder / product.name, product)
-        size = product.stat().st_size / 1e6
-        print(
-            f"print: {product.relative_to(ROOT)}, {size:.1f} MB,"
-            f" in {time.perf_counter() - start:.0f} s"
-        )
+    start = time.perf_counter()
+    # TeX is another program: the EPUB is written while it works.
+    with ThreadPoolExecutor() as pool:
+        jobs = [pool.submit(finish, kind, write(kind)) for kind in wanted]
+        for job in jobs:
+            print(job.result(), f"after {time.perf_counter() - start:.0f} s")
     return 0
 
 
