@@ -123,7 +123,11 @@ def lab(tmp_path_factory):
         yield address, log
     finally:
         server.terminate()
-        server.wait(30)
+        try:
+            server.wait(30)
+        except subprocess.TimeoutExpired:  # it waits for its kernels
+            server.kill()
+            server.wait()
 
 
 @pytest.mark.site
