@@ -518,6 +518,23 @@ def test_the_query_can_be_put_down_by_hand(visit, address):
     assert_says("worked-example", text, settings)
 
 
+def assert_a_slider_moves_it(page, name, here):
+    """Check the numbers that a live figure says, before and after a step."""
+    page.wait_for_timeout(250)
+    text = readout(here)
+    assert_says(name, text, settings_of(name, here))
+    bind = next(
+        one["bind"]
+        for one in controls(name).values()
+        if one["bind"]["input"] == "range"
+    )
+    here.get_by_label(bind["name"], exact=True).press("ArrowRight")
+    page.wait_for_timeout(250)
+    moved = readout(here)
+    assert moved != text
+    assert_says(name, moved, settings_of(name, here))
+
+
 def cell_in_a_frame(browser, name, sandbox):
     """A cell's output in a frame of its own, as Colab shows it, offline."""
     context = browser.new_context(viewport={"width": 900, "height": 900})
@@ -541,19 +558,7 @@ def test_a_notebook_draws_it_in_a_frame_without_a_network(browser, name):
     page, frame, asked, heard = cell_in_a_frame(browser, name, "allow-scripts")
     here = frame.locator("figure.explorable[data-state=live]")
     here.wait_for(timeout=20_000)
-    page.wait_for_timeout(250)
-    text = readout(here)
-    assert_says(name, text, settings_of(name, here))
-    control = next(
-        one
-        for one in controls(name).values()
-        if one["bind"]["input"] == "range"
-    )
-    here.get_by_label(control["bind"]["name"], exact=True).press("ArrowRight")
-    page.wait_for_timeout(250)
-    moved = readout(here)
-    assert moved != text
-    assert_says(name, moved, settings_of(name, here))
+    assert_a_slider_moves_it(page, name, here)
     assert not frame.locator(".explorable-still").is_visible()
     assert (asked, heard) == ([], [])
     page.context.close()

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from test_explorables import assert_says, controls, readout, settings_of
+from test_explorables import assert_a_slider_moves_it
 
 from attention_lib.explorables import NAMES, explore
 
@@ -192,19 +192,7 @@ def test_jupyterlab_draws_every_explorable_without_a_network(lab, browser):
             timeout=20_000,
         )
         assert here.get_attribute("data-state") == "live"
-        page.wait_for_timeout(250)
-        text = readout(here)
-        assert_says(name, text, settings_of(name, here))
-        bind = next(
-            one["bind"]
-            for one in controls(name).values()
-            if one["bind"]["input"] == "range"
-        )
-        here.get_by_label(bind["name"], exact=True).press("ArrowRight")
-        page.wait_for_timeout(250)
-        moved = readout(here)
-        assert moved != text
-        assert_says(name, moved, settings_of(name, here))
+        assert_a_slider_moves_it(page, name, here)
     context.close()
     assert (strangers, heard) == ([], [])
 
