@@ -371,12 +371,11 @@ def test_every_control_moves_by_keyboard(visit, address, name, width):
 
 
 @pytest.mark.site
-@pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 375])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_live_figure_is_sound(visit, address, name, width, theme):
-    """It fits, nothing is cut off, nobody is shut out."""
-    window = visit(address, width=width, theme=theme)
+def test_a_live_figure_is_sound(visit, address, name, width):
+    """It fits, nothing is cut off, nobody is shut out, by light and dark."""
+    window = visit(address, width=width)
     page = window.go(PAGES[name])
     here = find(page, name)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
@@ -387,14 +386,21 @@ def test_a_live_figure_is_sound(visit, address, name, width, theme):
         " return Math.max(box.left - svg.left, svg.right - box.right); }"
     )
     assert cut < 1.5
-    audit = Axe().run(page, "figure.explorable", {"preload": False})
-    barriers = [
-        f"{rule['id']}: {node['html'][:120]}"
-        for rule in audit.response["violations"]
-        for node in rule["nodes"]
-    ]
-    assert barriers == []
     assert here.get_by_role("group").get_attribute("aria-label")
+    # The page around it has its own test, and costs axe seconds.
+    here.evaluate(
+        "(figure) => { for (let e = figure; e !== document.body;"
+        " e = e.parentElement) e.parentElement.replaceChildren(e); }"
+    )
+    for theme in ("light", "dark"):
+        window.show(width=width, theme=theme)
+        audit = Axe().run(page, "figure.explorable", {"preload": False})
+        barriers = [
+            f"{rule['id']}: {node['html'][:120]}"
+            for rule in audit.response["violations"]
+            for node in rule["nodes"]
+        ]
+        assert barriers == [], theme
     assert window.faults == []
 
 
@@ -459,8 +465,7 @@ def test_no_other_page_loads_the_scripts():
         if "_static" not in path.parts:
             text = path.read_text("utf-8")
             assert ("/explorable.js" in text) == (name in live), name
-            scripts = BeautifulSoup(text, "html.parser").find_all("script")
-            assert not any("vega" in tag.get("src", "") for tag in scripts)
+            assert not re.search(r"<script[^>]*\ssrc=[^>]*vega", text)
 
 
 @pytest.mark.site
