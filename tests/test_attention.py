@@ -301,6 +301,36 @@ def test_usual_masks_take_the_quick_way():
     dead = torch.tensor([[True], [False], [True]]).expand(3, 4)
     for mask in (None, padding, dead, dead.expand(2, 3, 4)):
         assert _quick_softmax(scores, mask, -1) is not None
+    for shape in [(4,), (1,), (3, 1)]:
+        assert _quick_softmax(torch.randn(shape), None, -1) is not None
+
+
+def test_what_the_quick_way_finds_is_the_answer(monkeypatch):
+    found = torch.tensor([0.25, 0.75])
+    monkeypatch.setattr(
+        "attention_lib.attention._quick_softmax", lambda *_: found
+    )
+    assert masked_softmax(torch.zeros(2)) is found
+
+
+@pytest.mark.parametrize(
+    ("trained", "recorded"), [(True, True), (True, False), (False, True)]
+)
+def test_masked_scores_are_overwritten_if_nobody_needs_them(
+    monkeypatch, trained, recorded
+):
+    """A training step needs them again; nobody else pays for a copy."""
+    softmax, given = torch.softmax, []
+
+    def spy(scores, dim, out=None):
+        given.append(out is not None)
+        return softmax(scores, dim, out=out)
+
+    monkeypatch.setattr(torch, "softmax", spy)
+    scores = torch.randn(3, 4, requires_grad=trained)
+    with torch.set_grad_enabled(recorded):
+        _quick_softmax(scores, torch.ones(3, 4, dtype=torch.bool).tril(), -1)
+    assert given == [not (trained and recorded)]
 
 
 @pytest.mark.parametrize("dtype", HALVES)
