@@ -2,12 +2,14 @@
 
 import itertools
 import random
+import zlib
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attention_lib import corpus
 from attention_lib.corpus import (
     ADJECTIVES,
     BOS,
@@ -198,6 +200,17 @@ def test_a_sample_shares_out_its_numbers_of_clauses_equally():
     assert counts == [100, 0, 100, 100]
 
 
+def test_a_sample_may_be_empty():
+    assert sample_pairs(0) == []
+
+
+def test_the_sentences_of_the_book_are_the_same_everywhere():
+    """What the chapters say of their models hangs on these sentences."""
+    pairs = sample_pairs(1000, clauses=(1, 2, 3), seed=0)
+    text = "\n".join(" ".join(pair.source + pair.target) for pair in pairs)
+    assert zlib.crc32(text.encode()) == 3_570_331_309
+
+
 def test_about_one_sentence_in_five_is_for_testing():
     splits = [split_of(draw(seed, 2).source) for seed in range(3000)]
     assert 0.17 < splits.count("test") / 3000 < 0.23
@@ -238,6 +251,18 @@ def test_a_vocabulary_numbers_unknown_words_alike_and_stops_at_the_end():
     assert len(vocabulary) == 6
     assert vocabulary.encode(["b", "c", "a"]) == [5, UNK, 4]
     assert vocabulary.decode([BOS, 5, PAD, 4, EOS, 5]) == ["b", "a"]
+
+
+def test_the_vocabularies_of_the_book_name_each_word_once():
+    assert corpus._unique(["the", "cats", "the"]) == ["the", "cats"]
+    for vocabulary in (ENGLISH, CHINESE):
+        assert len(set(vocabulary.words)) == len(vocabulary.words)
+
+
+@pytest.mark.plain
+def test_rows_that_hold_words_are_told_what_is_right():
+    with pytest.raises(TypeError, match="rows must hold rows of whole num"):
+        pad([[1, 2], ["cats"]])
 
 
 def test_a_vocabulary_refuses_repeated_words():
