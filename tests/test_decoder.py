@@ -401,6 +401,10 @@ def test_errors_say_what_to_do():
         hard_alignment(torch.zeros(2, 0))
     with pytest.raises(ValueError, match=r"one length, got 1, 2 and 2"):
         alignment_error_rate([set()], [set(), set()])
+    for name in ("predicted", "sure", "possible"):
+        links = {"predicted": [set()], "sure": [set()], name: [[(0, 0)]]}
+        with pytest.raises(TypeError, match=f"{name} must hold sets of links"):
+            alignment_error_rate(**links)
 
 
 @pytest.mark.plain

@@ -2,9 +2,11 @@
 
 import itertools
 import math
+import os
 import random
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -447,6 +449,23 @@ def test_evaluation_by_clauses_uses_test_sentences_of_each_length():
     assert [scores[n].sentences for n in (1, 2)] == [5, 5]
 
 
+def test_evaluation_by_clauses_takes_two_hundred_sentences_of_each():
+    scores = evaluate_by_clauses(fixed_vector_model(2), clauses=(1,))
+    assert scores[1].sentences == 200
+
+
+def test_a_beam_is_as_wide_as_asked_for(monkeypatch):
+    widths = []
+
+    def spy(*given, beam_size, **options):
+        widths.append(beam_size)
+        return beam_search(*given, beam_size=beam_size, **options)
+
+    monkeypatch.setattr("attention_lib.seq2seq.beam_search", spy)
+    evaluate(fixed_vector_model(4), sample_pairs(2), beam_size=3)
+    assert widths == [3]
+
+
 # --- training --------------------------------------------------------------
 
 
@@ -573,6 +592,16 @@ def test_each_job_has_one_thread_and_leaves_the_others_alone(workers):
     assert torch.get_num_threads() == before
 
 
+@pytest.mark.parametrize("workers", [2, 3])
+def test_as_many_jobs_run_at_a_time_as_asked_for(workers):
+    def job():
+        time.sleep(0.3)
+        return os.getpid()
+
+    processes = run_parallel([job] * 4, workers=workers, progress=False)
+    assert len(set(processes)) == workers
+
+
 def fail():
     raise KeyError("the job's own error")
 
@@ -597,6 +626,24 @@ def test_nothing_is_printed_where_nobody_watches(capfd):
     run_parallel([lambda: 1, lambda: 2])
     printed = capfd.readouterr()
     assert printed.out == printed.err == ""
+
+
+@pytest.mark.plain
+def test_who_watches_sees_a_bar_that_goes_away(monkeypatch):
+    bars = []
+
+    def spy(steps, **options):
+        bars.append(options)
+        return steps
+
+    monkeypatch.setattr("tqdm.auto.tqdm", spy)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.delenv("TQDM_DISABLE", raising=False)
+    train(fixed_vector_model(8), sample_pairs(8), steps=2)
+    run_parallel([int, int, int])
+    assert [bar["total"] for bar in bars] == [2, 3]
+    assert [bar["desc"] for bar in bars] == ["training", "runs"]
+    assert [bar["leave"] for bar in bars] == [False, False]
 
 
 def test_a_batch_of_one_word_sentences_works():

@@ -415,6 +415,8 @@ def test_defaults_are_those_of_the_page():
             assert (block.d_model, block.num_heads) == (64, 4)
             assert block.norm_first
             assert block.self_attention.dropout == 0
+    words = transformer_model(positions="learned").encoder.embedding
+    assert words.positions.table.weight.shape == (512, 64)
 
 
 # --- exchange with PyTorch -------------------------------------------------
@@ -812,6 +814,8 @@ def test_settings_that_make_no_sense_are_refused():
         ValueError, match=r"positions must be .*got 'relative'"
     ):
         transformer_model(8, 2, 1, positions="relative")
+    with pytest.raises(ValueError, match="dropout must be between 0 and 1"):
+        Residual(8, dropout=1.5)
     with pytest.raises(ValueError, match="num_layers must be at least 1"):
         LanguageModel(10, 8, 2, 0)
     with pytest.raises(ValueError, match="does not divide d_model=8"):
