@@ -476,6 +476,19 @@ def test_a_layout_of_blocks_says_what_each_position_sees():
     assert block_sparse_mask(layout, 2).shape == (6, 8)
 
 
+@pytest.mark.plain
+def test_a_layout_has_room_for_every_position():
+    layout = torch.ones(2, 3, dtype=torch.bool)
+    with pytest.raises(
+        ValueError, match=r"query_length=9 .* 8 positions of 2"
+    ):
+        block_sparse_mask(layout, 4, 9, 12)
+    with pytest.raises(
+        ValueError, match=r"key_length=13 .* 12 positions of 3"
+    ):
+        block_sparse_mask(layout, 4, 8, 13)
+
+
 # --- cache -------------------------------------------------------------------
 
 
@@ -533,12 +546,11 @@ def test_padding_on_the_left_goes_along_with_a_cache():
 
 def test_storing_costs_little_more_than_what_is_stored():
     """Room doubles, so all copies together are at most twice the whole."""
-    cache, rooms = KVCache(), set()
-    for _ in range(1000):
+    cache = KVCache()
+    for length in range(1, 1001):
         key, _ = cache.update(torch.ones(1, 1, 1, 4), torch.ones(1, 1, 1, 4))
-        rooms.add(key.untyped_storage().nbytes())
-    assert len(rooms) <= 1 + math.ceil(math.log2(1000))
-    assert max(rooms) < 2 * 1000 * 4 * 4
+        room = 2 ** math.ceil(math.log2(length))  # no sooner than it runs out
+        assert key.untyped_storage().nbytes() == room * 4 * 4
     assert key.shape == (1, 1, 1000, 4)
     assert key.eq(1).all()
 
@@ -558,6 +570,7 @@ def test_keys_and_values_may_differ_in_width():
     ("key", "value", "words"),
     [
         (torch.zeros(2, 1, 1, 4), torch.zeros(2, 2, 1, 4), "differ in batch"),
+        (torch.zeros(2, 1, 1, 4), torch.zeros(2, 1, 4), "value must have sha"),
         (torch.zeros(3, 1, 1, 4), torch.zeros(3, 1, 1, 4), "the cache holds"),
         (torch.zeros(2, 1, 1, 5), torch.zeros(2, 1, 1, 4), "key has shape"),
         (torch.zeros(2, 1, 1, 4), torch.zeros(2, 1, 1, 5), "value has shape"),
