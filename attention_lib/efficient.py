@@ -39,7 +39,7 @@ __all__ = [
 
 
 # One block of scores holds about this many numbers: 1 MiB of float32 stays
-# in a core's cache, and 64 MiB keeps an accelerator busy.
+# in the processor's cache, and 64 MiB keeps an accelerator busy.
 _BLOCK_CPU = 2**18
 _BLOCK_OTHER = 2**24
 
@@ -354,8 +354,9 @@ def blockwise_attention(
     :func:`~attention_lib.fused.scaled_dot_product_attention`; the
     ``(Tq, Tk)`` scores are never stored, so memory grows with the lengths and
     not with their product, in the backward pass too, which computes the
-    blocks again. Blocks in which nothing may be seen are skipped. There are
-    first derivatives only, and no weights.
+    blocks again. Blocks that ``is_causal`` or ``window`` hides are skipped;
+    those that ``mask`` hides, on a CPU only, since a look at the mask would
+    make it wait for a GPU. There are first derivatives only, and no weights.
 
     Args:
         query: ``(..., Tq, d_k)``; leading axes (batch, heads) broadcast.
@@ -368,7 +369,7 @@ def blockwise_attention(
             does.
         window: also let query ``i`` see only keys less than ``window``
             positions from ``i + Tk - Tq``, as :func:`sliding_window_mask`
-            does. Time and memory then grow with ``Tq * window``.
+            does. Time then grows with ``Tq * window``.
         scale: factor of the dot products, ``1 / sqrt(d_k)`` if omitted.
         block_size: number of keys in a block, and of queries too if
             ``mask`` differs between them. It changes the time and, in the
@@ -607,7 +608,8 @@ def block_sparse_mask(
 
     Returns:
         Boolean mask ``(Tq, Tk)``. It is dense: what saves time is a
-        function that skips blocks, as :func:`blockwise_attention` does.
+        function that skips blocks, as :func:`blockwise_attention` does on
+        a CPU.
 
     Raises:
         TypeError: if ``layout`` is not boolean or a number not an int.
