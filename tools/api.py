@@ -43,19 +43,28 @@ STABLE = """\
 (sec-api-stable)=
 ## What you can rely on
 
-What can be imported from `attention_lib` itself is stable:
+The names in `attention_lib.__all__` are stable:
 {names}.
 
-A stable name, one of its arguments, or what it means goes away in three
-steps. A release names the replacement in its changelog. From then on the old
-form still works and gives a `DeprecationWarning` that says what to write
-instead, for two minor releases and at least six months. The minor release
-after that removes it. A wrong number is mended at once, and the changelog
-says so. All other names, those of the translators, the corpus, the figures
-and the exercises, belong to the chapters and may change with them in any
-minor release; a name that begins with an underscore, at any time.
-`attention_lib.__version__` says which release you have; the changelog lies
-beside the package in the repository.
+Import them from `attention_lib` itself; from which module they come may
+change. {{py:class}}`Memory <attention_lib.seq2seq.Memory>`,
+{{py:class}}`Seq2Seq <attention_lib.seq2seq.Seq2Seq>`,
+{{py:class}}`Pair <attention_lib.corpus.Pair>` and
+{{py:class}}`TransformerState <attention_lib.transformer.TransformerState>` are
+stable as far as the names above take or return them.
+
+A release may break something if it raises the second number of the version
+before 1.0, the first number from 1.0 on. A stable name, one of its arguments,
+or what it means goes away in two steps. For one minor release at least, the
+old form still works and gives a `DeprecationWarning` that says what to write
+instead. The next release that may break removes it. A wrong result is mended
+at once. The changelog names each of the three.
+
+All other names, those of training and decoding, the corpus, the figures and
+the exercises, belong to the chapters and may change with them, without a
+warning, in any release that may break; a name that begins with an underscore,
+at any time. `attention_lib.__version__` says which release you have; the
+changelog lies beside the package in the repository.
 """
 EXERCISES = f"""\
 (api-exercises)=
