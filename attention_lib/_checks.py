@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.autograd import forward_ad
 
 __all__ = [
     "check_array",
@@ -19,6 +20,7 @@ __all__ = [
     "check_indices",
     "check_items",
     "check_lengths",
+    "check_no_tangent",
     "check_number",
     "check_shapes",
     "check_sizes",
@@ -60,6 +62,7 @@ def check_items(
             f"{name} must be a sequence of {what}, got {type(items).__name__}"
         )
     listed = list(items)
+    kind = (int, np.integer) if kind is int else kind
     for item in listed:
         if not isinstance(item, kind) or isinstance(item, bool):
             raise TypeError(f"{name} must hold {what}, got {item!r}")
@@ -72,10 +75,26 @@ def check_sizes(least: int = 1, **sizes: Any) -> None:
     Built in :ref:`section 1 <ch-seq2seq>`.
     """
     for name, size in sizes.items():
-        if isinstance(size, bool) or not isinstance(size, (int, torch.SymInt)):
+        if isinstance(size, bool) or not isinstance(
+            size, (int, np.integer, torch.SymInt)
+        ):
             raise TypeError(f"{name} must be an int, got {size!r}")
         if size < least:
             raise ValueError(f"{name} must be at least {least}, got {size}")
+
+
+def check_no_tangent(name: str, *tensors: Tensor) -> None:
+    """Refuse forward-mode differentiation, which would find 0.
+
+    Built in :ref:`section 1 <ch-seq2seq>`.
+    """
+    for tensor in tensors:
+        dual = forward_ad.unpack_dual(tensor)  # type: ignore[no-untyped-call]
+        if dual.tangent is not None:
+            raise NotImplementedError(
+                f"{name} has no derivative in forward mode, as jvp and "
+                "jacfwd ask for; backward() goes the other way"
+            )
 
 
 def check_number(

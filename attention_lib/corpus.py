@@ -542,8 +542,10 @@ def pad(rows: Sequence[Sequence[int]]) -> Int[Tensor, "B T"]:
 
     Built in :ref:`section 1.3 <sec-batches>`.
     """
-    for row in check_items("rows", rows, Iterable, "rows of numbers"):
+    rows = [
         check_items("rows", row, int, "rows of whole numbers")
+        for row in check_items("rows", rows, Iterable, "rows of numbers")
+    ]
     width = max(map(len, rows), default=0)
     padded = [[*row, *[PAD] * (width - len(row))] for row in rows]
     return torch.tensor(padded, dtype=torch.long).reshape(len(rows), width)
@@ -559,7 +561,7 @@ def make_batch(pairs: Sequence[Pair]) -> Batch:
 
     Built in :ref:`section 1.3 <sec-batches>`.
     """
-    check_items("pairs", pairs, Pair, "pairs")
+    pairs = check_items("pairs", pairs, Pair, "pairs")
     sources = [[*ENGLISH.encode(pair.source), EOS] for pair in pairs]
     targets = [CHINESE.encode(pair.target) for pair in pairs]
     return Batch(
@@ -599,7 +601,7 @@ def iterate_batches(
     Built in :ref:`section 1.3 <sec-batches>`.
     """
     check_sizes(batch_size=batch_size)
-    check_items("pairs", pairs, Pair, "pairs")
+    pairs = check_items("pairs", pairs, Pair, "pairs")
     order = list(range(len(pairs)))
     rng = random.Random(seed)
     if seed is not None:

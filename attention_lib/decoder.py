@@ -156,6 +156,11 @@ class AttentionDecoder(Decoder):
                 "memory.final is None: the first state is made from a "
                 "sentence vector, and this encoder gives none"
             )
+        if len(memory.final) != len(memory.states):
+            raise ValueError(
+                f"memory.final holds {len(memory.final)} sentences, "
+                f"memory.states {len(memory.states)}"
+            )
         return AttentionState(torch.tanh(self.bridge(memory.final)), memory)
 
     def step(
@@ -205,6 +210,11 @@ class AttentionDecoder(Decoder):
     ) -> tuple[Tensor, Tensor, AttentionState]:
         """Read several words; return logits, weights and the last state."""
         hidden, memory = state
+        if len(tokens) != len(hidden):
+            raise ValueError(
+                f"there are words of {len(tokens)} sentences, and the memory "
+                f"holds {len(hidden)}"
+            )
         words = self.embedding(tokens)
         if self.context_at == "output":
             outputs, last = self.gru(words, hidden[None].contiguous())
@@ -343,9 +353,9 @@ def alignment_error_rate(
     Built in :ref:`section 3.7 <sec-alignment>`.
     """
     possible = sure if possible is None else possible
-    check_items("predicted", predicted, Set, "sets of links")
-    check_items("sure", sure, Set, "sets of links")
-    check_items("possible", possible, Set, "sets of links")
+    predicted = check_items("predicted", predicted, Set, "sets of links")
+    sure = check_items("sure", sure, Set, "sets of links")
+    possible = check_items("possible", possible, Set, "sets of links")
     if not len(predicted) == len(sure) == len(possible):
         raise ValueError(
             "predicted, sure and possible must be of one length, got "
@@ -387,7 +397,7 @@ def evaluate_alignment(
     Built in :ref:`section 3.7 <sec-alignment>`.
     """
     check_sizes(batch_size=batch_size)
-    check_items("pairs", pairs, Pair, "pairs")
+    pairs = check_items("pairs", pairs, Pair, "pairs")
     check_type("model", model, Seq2Seq, "a Seq2Seq")
     if not hasattr(model.decoder, "attention_weights"):
         raise TypeError("model must have a decoder with attention_weights")

@@ -16,11 +16,15 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attention_lib._checks import check_sizes, check_tensor, check_type
+from attention_lib._checks import (
+    check_no_tangent,
+    check_sizes,
+    check_tensor,
+    check_type,
+)
 from attention_lib.attention import (
     _autocasts,
     _check_inputs,
@@ -227,7 +231,7 @@ def _blockwise(
             mixed.mul_(shrink).baddbmm_(block, value[rows, keys])
             largest = higher
         dead = total == 0
-        mixed.div_(total.masked_fill(dead, 1.0))
+        mixed.div_(total.masked_fill(dead, 1.0)).masked_fill_(dead, 0.0)
         # Less infinity, every score of a dead row gets the weight 0.
         total.log_().add_(largest).masked_fill_(dead, math.inf)
         normaliser[rows, queries] = total
@@ -356,7 +360,8 @@ def blockwise_attention(
     not with their product, in the backward pass too, which computes the
     blocks again. Blocks that ``is_causal`` or ``window`` hides are skipped;
     those that ``mask`` hides, on a CPU only, since a look at the mask would
-    make it wait for a GPU. There are first derivatives only, and no weights.
+    make it wait for a GPU. There are first derivatives only, by
+    ``backward()`` and not in forward mode, and no weights.
 
     Args:
         query: ``(..., Tq, d_k)``; leading axes (batch, heads) broadcast.
@@ -417,6 +422,7 @@ def blockwise_attention(
     dtype = query.dtype
     if dtype in (torch.float16, torch.bfloat16):
         query, key, value = query.float(), key.float(), value.float()
+    check_no_tangent("blockwise_attention", query, key, value)
     context, _ = _blockwise(
         _as_rows(query, leading),
         _as_rows(key, leading),
@@ -711,7 +717,10 @@ def linear_attention(
     dtype = query.dtype
     if dtype in (torch.float16, torch.bfloat16):
         query, key, value = query.float(), key.float(), value.float()
-    query, key = F.elu(query) + 1, F.elu(key) + 1
+    # elu(x) + 1, whose sum would round what is small below 0 to nothing.
+    query, key = (
+        torch.where(x > 0, x + 1, x.clamp(max=0).exp()) for x in (query, key)
+    )
     if mask is not None:
         if mask.dim() > 1 and mask.shape[-2] > 1:
             raise ValueError(

@@ -121,12 +121,18 @@ def _explicit(
     query, key = (query * scale).contiguous(), key.contiguous()
     scores = query @ key.transpose(-2, -1)
     if bias is not None:
-        scores += bias
+        try:
+            scores += bias
+        except RuntimeError:  # vmap over the bias alone
+            scores = scores + bias
     weights = _softmax(scores)
     if dead is not None:
         weights = weights.masked_fill(dead, 0.0)
     dropped = F.dropout(weights, dropout_p) if dropout_p else weights
-    return dropped @ value.contiguous(), weights
+    context = dropped @ value.contiguous()
+    if dead is not None:  # 0 times NaN would be NaN
+        context = context.masked_fill(dead, 0.0)
+    return context, weights
 
 
 def _find_dead_rows(keep: Tensor) -> Tensor | None:
@@ -141,7 +147,10 @@ def _find_dead_rows(keep: Tensor) -> Tensor | None:
     largest = keep.view(torch.uint8).amax(dim=-1, keepdim=True)
     if torch.compiler.is_compiling() or keep.device.type != "cpu":
         return largest == 0
-    return None if bool(largest.all()) else largest == 0
+    try:
+        return None if bool(largest.all()) else largest == 0
+    except RuntimeError:  # vmap shows no values
+        return largest == 0
 
 
 def _as_four_axes(tensor: Tensor, leading: tuple[int, ...]) -> Tensor:
@@ -187,7 +196,13 @@ def scaled_dot_product_attention(
     stores the ``(Tq, Tk)`` scores. Values and gradients are those of the
     explicit computation on either path. A query with no key left gets the
     context 0 and the weights 0. The scores and softmax of half-precision
-    inputs are computed in float32.
+    inputs are computed in float32. As in PyTorch, a key or value that is
+    hidden still has to be finite.
+
+    Unlike :func:`torch.nn.functional.scaled_dot_product_attention` it
+    returns a pair, calls a mask of numbers ``bias``, takes ``mask`` and
+    ``is_causal`` together, and lines up the *last* query with the last key
+    if ``is_causal`` (PyTorch: the first query with the first key).
 
     Args:
         query: ``(..., Tq, d_k)``; leading axes (batch, heads) broadcast.
@@ -270,11 +285,12 @@ def scaled_dot_product_attention(
         if not (fused and bias is None and in_half):
             query, key, value = query.float(), key.float(), value.float()
 
-    # The kernel's own causal mask starts at the upper left corner. (An `if`
+    # The kernel's own causal mask starts at the upper left corner, and is
+    # multiplied by the scale: it fails unless that is positive. (An `if`
     # makes a plain bool of what a compiler knows as a symbol only.)
     kernel_causal = False
-    unmasked = mask is None and bias is None
-    if fused and is_causal and unmasked and query_length == key_length:
+    own_mask = mask is None and bias is None and scale > 1e-30
+    if fused and is_causal and own_mask and query_length == key_length:
         kernel_causal = True
     if mask is not None and mask.dim() < 2:
         mask = mask.reshape(1, -1)

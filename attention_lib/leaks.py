@@ -119,6 +119,7 @@ def _noise(inputs: Tensor, generator: torch.Generator) -> Tensor:
 def _change(before: Tensor, after: Tensor) -> Tensor:
     """Return the size of the change of each ``(sample, position)``."""
     change = (after.double() - before.double()).abs()
+    change = change.masked_fill(after == before, 0.0)  # infinity, too
     change = change.nan_to_num(torch.inf, torch.inf, torch.inf)
     return change.flatten(2).amax(2) if change.dim() > 2 else change
 
@@ -128,7 +129,10 @@ def _tolerance(output: Tensor, tolerance: float | None) -> float:
     if tolerance is not None:
         check_number("tolerance", tolerance, low=0.0)
         return float(tolerance)
-    scale = 1.0 + float(output.detach().nan_to_num().abs().amax())
+    if not output.is_floating_point():
+        return 0.0  # token ids are equal or not
+    finite = output.detach().nan_to_num(0.0, 0.0, 0.0)
+    scale = 1.0 + float(finite.abs().amax())
     return 100 * torch.finfo(output.dtype).eps * scale
 
 
@@ -197,7 +201,8 @@ def influence(
     Raises:
         TypeError: if ``inputs`` are no tensor, or the gradient by token ids
             is asked for.
-        ValueError: if the model is random, or the shapes do not fit.
+        ValueError: if the model is random or has no gradient that was asked
+            for, or the shapes do not fit.
 
     Example:
         >>> running_sum = lambda x: x.cumsum(1)
@@ -234,6 +239,11 @@ def influence(
     with torch.enable_grad():
         leaf = inputs.detach().clone().requires_grad_()
         output = _run(model, leaf)
+        if not output.requires_grad:
+            raise ValueError(
+                "the output of model has no gradient, as under "
+                "torch.no_grad() or of token ids; use method='perturb'"
+            )
         direction = torch.randn(output.shape, generator=generator)
         projected = output * direction.to(output.device, output.dtype)
         rows = []
@@ -379,8 +389,10 @@ def batch_leak(
 ) -> LeakReport:
     """Change one sample: the outputs of the others may not notice.
 
-    Finds attention over the wrong axis (``batch_first``), masks that were
-    repeated in the wrong order, and statistics taken over the batch.
+    Finds attention over the wrong axis (``batch_first``), statistics taken
+    over the batch, and masks that the model makes of its inputs and repeats
+    in the wrong order. A mask that comes from elsewhere does not change with
+    them: :func:`padding_leak` finds that one.
 
     Args:
         model: the callable to examine.

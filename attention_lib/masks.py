@@ -182,8 +182,9 @@ def _from_additive(
     ):
         raise ValueError(
             f"{name} holds values other than 0 and -inf: it is a bias, or "
-            "it was filled with a finite constant. Pass a bias as bias=; "
-            "compare a filled mask with its constant yourself."
+            "it was filled with a finite constant. A bias goes to "
+            "scaled_dot_product_attention as bias=, and to no layer; compare "
+            "a filled mask with its constant yourself."
         )
     return keep
 

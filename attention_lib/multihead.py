@@ -8,7 +8,7 @@ grouped heads and cached decoding, and trades weights with
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Protocol, Self, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
@@ -169,12 +169,17 @@ def _check_agreement(query: Tensor, key: Tensor, value: Tensor) -> None:
 
 
 def _mask_of_scores(
-    mask: Tensor, batch: int, heads: int, query_length: int, key_length: int
+    name: str,
+    mask: Tensor,
+    batch: int,
+    heads: int,
+    query_length: int,
+    key_length: int,
 ) -> Tensor:
     """Give a mask of 2, 3 or 4 axes the axes of the scores."""
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         raise TypeError(
-            "mask must be a boolean tensor (True = may be attended), got "
+            f"{name} must be a boolean tensor (True = may be attended), got "
             f"{getattr(mask, 'dtype', type(mask).__name__)}; convert a "
             "0/1 mask with mask.bool() and a mask of 0 and -inf with "
             "(mask == 0)"
@@ -182,23 +187,27 @@ def _mask_of_scores(
     rows = (1, query_length)
     allowed: tuple[tuple[int, ...], ...]
     if mask.ndim == 2:
-        expected = f"(Tq, Tk) = ({query_length}, {key_length})"
         allowed = ((query_length,), (key_length,))
     elif mask.ndim == 3:
-        expected = (
-            f"(B, Tq or 1, Tk) = ({batch}, {query_length} or 1, {key_length})"
-        )
         allowed = ((batch,), rows, (key_length,))
     else:
-        expected = (
-            f"(B or 1, H or 1, Tq or 1, Tk) = ({batch} or 1, {heads} or 1, "
-            f"{query_length} or 1, {key_length})"
-        )
         allowed = ((1, batch), (1, heads), rows, (key_length,))
     shape = tuple(mask.shape)
+    # A compiler knows its sizes as symbols: they are compared one by one,
+    # and written out only in a refusal.
     if len(shape) != len(allowed) or any(
-        size not in sizes for size, sizes in zip(shape, allowed, strict=True)
+        all(size != fit for fit in sizes)
+        for size, sizes in zip(shape, allowed, strict=True)
     ):
+        expected = {
+            2: f"(Tq, Tk) = ({query_length}, {key_length})",
+            3: f"(B, Tq or 1, Tk) = ({batch}, {query_length} or 1, "
+            f"{key_length})",
+        }.get(
+            mask.ndim,
+            f"(B or 1, H or 1, Tq or 1, Tk) = ({batch} or 1, {heads} or 1, "
+            f"{query_length} or 1, {key_length})",
+        )
         hint = ""
         if shape == (batch, key_length):
             hint = "; is it a padding mask? pass mask[:, None, :]"
@@ -207,7 +216,9 @@ def _mask_of_scores(
                 "; is it made for torch? from_mha_mask(mask, "
                 f"num_heads={heads}) converts it"
             )
-        raise ValueError(f"mask has shape {shape}, expected {expected}{hint}")
+        raise ValueError(
+            f"{name} has shape {shape}, expected {expected}{hint}"
+        )
     return mask if mask.ndim != 3 else mask[:, None]
 
 
@@ -471,18 +482,21 @@ class MultiHeadAttention(nn.Module):
         _check_input("value", value, self.vdim, parameter)
         _check_agreement(query, key, value)
 
+        check_type("is_causal", is_causal, bool, "True or False")
+        check_type("need_weights", need_weights, bool, "True or False")
         offset = 0 if cache is None else cache.length
+        if mask is not None:
+            batch, query_length, _ = query.shape
+            key_length = offset + key.shape[1]
+            mask = _mask_of_scores(
+                "mask", mask, batch, self.num_heads, query_length, key_length
+            )
+
         query_heads, key_heads, value_heads = self.project(
             query, key, value, offset=offset
         )
-        if cache is not None:
+        if cache is not None:  # last: a refused call changes no cache
             key_heads, value_heads = cache.update(key_heads, value_heads)
-        if mask is not None:
-            batch, heads, query_length, _ = query_heads.shape
-            key_length = key_heads.shape[-2]
-            mask = _mask_of_scores(
-                mask, batch, heads, query_length, key_length
-            )
         group = self.num_heads // self.num_kv_heads
         if group > 1:
             key_heads = key_heads.repeat_interleave(group, dim=1)
@@ -499,7 +513,7 @@ class MultiHeadAttention(nn.Module):
         return self.output_proj(merge_heads(context)), weights
 
     @classmethod
-    def from_torch(cls, module: nn.MultiheadAttention) -> MultiHeadAttention:
+    def from_torch(cls, module: nn.MultiheadAttention) -> Self:
         """Copy a :class:`torch.nn.MultiheadAttention`.
 
         The copy has its own parameters of the same values, type and device,
@@ -510,7 +524,8 @@ class MultiHeadAttention(nn.Module):
             module: The layer to copy.
 
         Returns:
-            A layer with equal outputs, weights and gradients.
+            A layer with equal outputs, weights and gradients, unless a
+            subclass marks positions.
 
         Raises:
             TypeError: If ``module`` is another kind of module.
@@ -567,9 +582,9 @@ class MultiHeadAttention(nn.Module):
             opposite: ``True`` forbids.
 
         Raises:
-            ValueError: If the layer has grouped heads, or if
-                ``requires_grad`` differs between parameters that PyTorch
-                packs into one.
+            ValueError: If the layer has grouped heads or marks positions,
+                or if ``requires_grad`` differs between parameters that
+                PyTorch packs into one.
 
         Example:
             >>> layer = MultiHeadAttention(8, 2, kdim=6, bias=False)
@@ -582,6 +597,11 @@ class MultiHeadAttention(nn.Module):
                 f"num_kv_heads={self.num_kv_heads} differs from num_heads="
                 f"{self.num_heads}: torch.nn.MultiheadAttention has no "
                 "grouped heads"
+            )
+        if type(self).mark_positions is not MultiHeadAttention.mark_positions:
+            raise ValueError(
+                f"{type(self).__name__} marks positions, which "
+                "torch.nn.MultiheadAttention does not"
             )
         check_type("batch_first", batch_first, bool, "True or False")
         inputs = (self.query_proj, self.key_proj, self.value_proj)

@@ -16,7 +16,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attention_lib._checks import check_sizes, check_type
+from attention_lib._checks import (
+    check_no_tangent,
+    check_sizes,
+    check_type,
+)
 from attention_lib.attention import _autocasts
 
 __all__ = [
@@ -327,7 +331,7 @@ class AdditiveScore(nn.Module):
     inside it, ``(..., Tq, Tk, hidden_dim)``, never exist all at once: they
     are computed in blocks of queries and again in the backward pass. Memory
     grows with ``Tq * Tk``, as for a dot product. There are first derivatives
-    only.
+    only, by :func:`torch.autograd.grad` or ``backward()``.
 
     Args:
         query_dim: Width of the queries.
@@ -393,6 +397,7 @@ class AdditiveScore(nn.Module):
                 self.vector,
             )
             query, key = query @ to_query.T, key @ to_key.T
+            check_no_tangent("AdditiveScore", query, key, vector)
             batch = torch.broadcast_shapes(  # type: ignore[no-untyped-call]
                 query.shape[:-2], key.shape[:-2]
             )

@@ -481,7 +481,8 @@ def train(
     Built in :ref:`section 1.6 <sec-training>`.
     """
     check_type("model", model, nn.Module, "a module")
-    if not check_items("pairs", pairs, Pair, "pairs"):
+    pairs = check_items("pairs", pairs, Pair, "pairs")
+    if not pairs:
         raise ValueError("pairs must hold at least one pair")
     check_sizes(0, steps=steps, warmup=warmup)
     check_sizes(batch_size=batch_size)
@@ -582,7 +583,8 @@ def run_parallel(
     Built in :ref:`section 1.6 <sec-training>`.
     """
     global _jobs
-    check_items("jobs", jobs, Callable, "callables")  # type: ignore[arg-type]
+    what = "callables"
+    jobs = check_items("jobs", jobs, Callable, what)  # type: ignore[arg-type]
     check_sizes(workers=workers)
     threads = torch.get_num_threads()
     forks = sys.platform == "linux" and not torch.cuda.is_available()
@@ -838,7 +840,7 @@ def evaluate(
     Built in :ref:`section 1.8 <sec-bottleneck>`.
     """
     check_sizes(batch_size=batch_size, beam_size=beam_size)
-    check_items("pairs", pairs, Pair, "pairs")
+    pairs = check_items("pairs", pairs, Pair, "pairs")
     ordered = sorted(pairs, key=lambda pair: len(pair.source))
     translations: list[list[int]] = []
     for start in range(0, len(ordered), batch_size):

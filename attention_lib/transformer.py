@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 from attention_lib._checks import (
     check_indices,
+    check_items,
     check_lengths,
     check_number,
     check_sizes,
@@ -29,7 +30,11 @@ from attention_lib._checks import (
 )
 from attention_lib.corpus import CHINESE, ENGLISH
 from attention_lib.masks import padding_mask
-from attention_lib.multihead import AttentionCache, MultiHeadAttention
+from attention_lib.multihead import (
+    AttentionCache,
+    MultiHeadAttention,
+    _mask_of_scores,
+)
 from attention_lib.seq2seq import Decoder, Memory, Seq2Seq
 
 __all__ = [
@@ -805,7 +810,8 @@ class DecoderBlock(TransformerBlock):
         Returns:
             The new states ``(B, Tt, d_model)``, the weights of the
             self-attention ``(B, H, Tt, Tt)`` and those of the
-            cross-attention ``(B, H, Tt, Ts)``, or ``None`` twice.
+            cross-attention ``(B, H, Tt, Ts)``, or ``None`` twice. With a
+            cache the last axis counts the stored positions too.
         """
         check_width("states", states, self.d_model, "(B, Tt, d_model)")
         check_width("memory", memory, self.d_model, "(B, Ts, d_model)")
@@ -813,8 +819,16 @@ class DecoderBlock(TransformerBlock):
             raise ValueError(
                 f"memory holds {len(memory)} sentences, states {len(states)}"
             )
-        if memory_mask is not None:
-            check_tensor("memory_mask", memory_mask, "boolean")
+        if memory_mask is not None:  # before any cache is written to
+            stored = 0 if memory_cache is None else memory_cache.length
+            memory_mask = _mask_of_scores(
+                "memory_mask",
+                memory_mask,
+                len(states),
+                self.num_heads,
+                states.shape[1],
+                stored + memory.shape[1],
+            )
         states, own_weights = self._attend(
             self.self_attention,
             self.self_residual,
@@ -1248,7 +1262,8 @@ class LanguageModel(_Stack):
         Args:
             tokens: Token numbers, ``(B, T)``.
             mask: A further mask beside the causal one, such as a padding
-                mask ``(B, 1, T)``.
+                mask ``(B, 1, T)``. With caches ``T`` counts the stored
+                tokens too.
             caches: One cache for each block, with the keys and values of
                 the tokens before these.
 
@@ -1260,13 +1275,15 @@ class LanguageModel(_Stack):
         if caches is None:
             stores: Sequence[AttentionCache | None] = [None] * len(self.blocks)
             offset = 0
-        elif len(caches) != len(self.blocks):
-            raise ValueError(
-                f"caches holds {len(caches)} caches for "
-                f"{len(self.blocks)} blocks"
-            )
         else:
-            stores, offset = caches, caches[0].length
+            what = "caches with length and update"
+            stores = check_items("caches", caches, AttentionCache, what)
+            if len({id(store) for store in stores}) != len(self.blocks):
+                raise ValueError(
+                    f"caches holds {len(stores)} caches for "
+                    f"{len(self.blocks)} blocks, each of which needs its own"
+                )
+            offset = caches[0].length
         states = self.embedding(tokens, offset=offset)
         for block, cache in zip(self.blocks, stores, strict=True):
             states, _ = block(states, mask=mask, is_causal=True, cache=cache)

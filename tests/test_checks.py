@@ -88,3 +88,13 @@ def test_the_axes_of_a_tensor_are_counted(axes, fitting, others):
             _checks.check_tensor(
                 "x", torch.zeros(shape), "floating-point", axes
             )
+
+
+def test_whole_numbers_of_numpy_are_whole_numbers():
+    _checks.check_sizes(size=np.int64(3))
+    _checks.check_items("lengths", np.array([1, 2]), int, "integers")
+    with pytest.raises(ValueError, match="size must be at least 1, got 0"):
+        _checks.check_sizes(size=np.int32(0))
+    for wrong in (np.array([1.5]), np.array([True])):
+        with pytest.raises(TypeError, match="lengths must hold integers"):
+            _checks.check_items("lengths", wrong, int, "integers")

@@ -350,3 +350,13 @@ def test_buckets_leave_little_padding():
         return 1 - words / sum(batch.source.numel() for batch in batches)
 
     assert padding(True) < 0.1 < 0.4 < padding(False)
+
+
+def test_an_iterator_is_read_once_and_whole():
+    pairs = sample_pairs(6)
+    expected = make_batch(pairs)
+    assert torch.equal(make_batch(iter(pairs)).source, expected.source)
+    batches = list(iterate_batches(iter(pairs), 6, bucketed=False))
+    assert torch.equal(batches[0].source, expected.source)
+    rows = (iter(row) for row in [[1, 2], [3]])
+    assert pad(rows).tolist() == [[1, 2], [3, PAD]]

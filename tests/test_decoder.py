@@ -433,3 +433,16 @@ def test_looking_back_compiles_into_one_graph(place):
         compiled(query, memory),
     )
     torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.plain
+def test_a_memory_of_other_sentences_is_refused():
+    """One sentence would serve for all, silently."""
+    decoder = AttentionDecoder(9, 4, 6, score=dot_score)
+    memory = Memory(torch.randn(1, 3, 6), None, torch.randn(2, 6))
+    tokens = torch.zeros(2, 2, dtype=torch.long)
+    with pytest.raises(ValueError, match=r"final holds 2 .*states 1"):
+        decoder(tokens, memory)
+    memory = memory._replace(states=torch.randn(2, 3, 6))
+    with pytest.raises(ValueError, match="words of 3 sentences"):
+        decoder(torch.zeros(3, 2, dtype=torch.long), memory)

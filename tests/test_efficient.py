@@ -684,3 +684,36 @@ def test_memory_of_linear_attention_is_linear():
         return peak_bytes(lambda: linear_attention(*inputs, is_causal=True))
 
     assert usage(8192) < 4.5 * usage(2048)
+
+
+def test_features_far_below_zero_still_sum_to_one():
+    """There elu(x) + 1 is 0 in floating point, and exp(x) is not."""
+    inputs = [torch.full((1, 1, 4), -20.0), torch.randn(1, 3, 4)]
+    inputs.append(torch.eye(3)[None])
+    weights = linear_attention(*inputs)
+    torch.testing.assert_close(weights.sum(), torch.tensor(1.0))
+    precise = linear_attention(*(tensor.double() for tensor in inputs))
+    torch.testing.assert_close(weights, precise.float())
+
+
+@pytest.mark.plain
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
+def test_a_derivative_in_forward_mode_is_refused_and_not_zero():
+    inputs = [torch.randn(3, 4) for _ in range(3)]
+    for place in range(3):
+
+        def run(one, place=place):
+            others = [*inputs]
+            others[place] = one
+            return blockwise_attention(*others)
+
+        with pytest.raises(NotImplementedError, match="forward mode"):
+            torch.func.jvp(run, (inputs[place],), (inputs[place],))
+
+
+def test_a_row_with_no_key_is_zero_whatever_the_values_hold():
+    mask = torch.tensor([[False, False, False], [True, False, True]])
+    value = torch.randn(3, 4)
+    value[1] = torch.nan
+    inputs = torch.randn(2, 4), torch.randn(3, 4), value
+    assert blockwise_attention(*inputs, mask=mask)[0].eq(0).all()

@@ -908,3 +908,59 @@ def test_the_kernel_is_used_when_nobody_wants_the_weights(monkeypatch):
         (shapes,) = calls
         assert all(len(shape) == 4 for shape in shapes)
         calls.clear()
+
+
+@pytest.mark.parametrize("scale", [-1.0, 0.0, 1e-50, 1e-3])
+def test_a_causal_kernel_takes_any_scale(scale):
+    """PyTorch's multiplies its own mask of minus infinity by the scale."""
+    inputs = [torch.randn(2, 5, 4, requires_grad=True) for _ in range(3)]
+    (ours, _), (theirs, _) = (
+        scaled_dot_product_attention(
+            *inputs, is_causal=True, scale=scale, need_weights=wanted
+        )
+        for wanted in (False, True)
+    )
+    torch.testing.assert_close(ours, theirs)
+    for one, other in zip(
+        *(torch.autograd.grad(out.square().sum(), inputs)
+          for out in (ours, theirs)),
+        strict=True,
+    ):  # fmt: skip
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("need_weights", [True, False])
+def test_a_row_with_no_key_is_zero_whatever_the_values_hold(need_weights):
+    mask = torch.tensor([[False, False, False], [True, False, True]])
+    value = torch.randn(3, 4)
+    value[1] = torch.nan
+    context, _ = scaled_dot_product_attention(
+        torch.randn(2, 4),
+        torch.randn(3, 4),
+        value,
+        mask=mask,
+        need_weights=need_weights,
+    )
+    assert context[0].eq(0).all()
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("need_weights", [True, False])
+@pytest.mark.parametrize("option", ["mask", "bias"])
+def test_masks_and_biases_of_single_samples_go_through_vmap(
+    option, need_weights
+):
+    inputs = [torch.randn(3, 4) for _ in range(3)]
+    many = torch.randn(5, 3, 3)
+    if option == "mask":
+        many = many > 0
+        many[0, 1] = False
+
+    def run(one):
+        return scaled_dot_product_attention(
+            *inputs, **{option: one}, need_weights=need_weights
+        )[0]
+
+    torch.testing.assert_close(
+        torch.vmap(run)(many), torch.stack([run(one) for one in many])
+    )

@@ -451,3 +451,37 @@ def test_every_input_is_moved_far_and_kept_in_its_type(method, dtype):
         moved = torch.stack(seen).abs().amax(0)
         assert (moved > 0).all()
         assert 5 < moved.double().square().mean().sqrt() < 20
+
+
+KEEP = padding_mask([3, 5], 5).mT
+
+
+@pytest.mark.parametrize("filler", [0.0, torch.inf, -torch.inf])
+def test_infinite_outputs_hide_no_leak(filler):
+    def centred(x):
+        return (x - x.mean(1, keepdim=True)).masked_fill(~KEEP, filler)
+
+    assert padding_leak(centred, torch.randn(2, 5, 3), [3, 5])
+
+
+def test_scores_that_are_masked_with_infinity_are_no_leak():
+    def scores(x):
+        return (x @ x.mT).tril() + torch.full((5, 5), -torch.inf).triu(1)
+
+    inputs = torch.randn(2, 5, 3)
+    assert not future_leak(scores, inputs)
+    assert future_leak(lambda x: scores(x + x.mean(1, keepdim=True)), inputs)
+
+
+def test_token_ids_may_come_out():
+    """As of a model that decodes: they are equal or not."""
+    ids = torch.randint(1, 9, (2, 5))
+    assert not padding_leak(lambda x: x + 1, ids, [3, 5])
+    assert padding_leak(lambda x: x + x.sum(1, keepdim=True), ids, [3, 5])
+
+
+@pytest.mark.plain
+def test_an_output_without_a_gradient_is_refused_by_name():
+    with pytest.raises(ValueError, match="output of model has no gradient"):
+        future_leak(torch.no_grad()(torch.sin), torch.randn(1, 3, 2),
+                    method="gradient")  # fmt: skip

@@ -1093,3 +1093,72 @@ def test_the_layer_compiles_into_one_graph(need_weights, kv_heads):
         gradients(output, [x]), gradients(expected, [x]), strict=True
     ):
         torch.testing.assert_close(one, other)
+
+
+REFUSED = {
+    "a mask without the stored keys": {"mask": torch.ones(1, 3).bool()},
+    "a mask of numbers": {"mask": torch.ones(1, 4)},
+    "weights": {"need_weights": 1},
+    "causal": {"is_causal": 1},
+}
+
+
+@pytest.mark.plain
+@pytest.mark.parametrize("options", REFUSED.values(), ids=REFUSED)
+def test_a_refused_call_leaves_the_cache_as_it_was(options):
+    layer = MultiHeadAttention(8, 2).requires_grad_(False)
+    words, cache = torch.randn(1, 4, 8), ListCache()
+    layer(words[:, :3], is_causal=True, cache=cache)
+    with pytest.raises((TypeError, ValueError)):
+        layer(words[:, 3:], cache=cache, **options)
+    assert cache.length == 3
+    rest, _ = layer(words[:, 3:], is_causal=True, cache=cache)
+    at_once, _ = layer(words, is_causal=True)
+    torch.testing.assert_close(rest, at_once[:, 3:])
+
+
+@pytest.mark.plain
+@pytest.mark.parametrize("axes", [2, 3, 4])
+def test_one_graph_serves_masks_of_many_lengths(axes):
+    layer = MultiHeadAttention(8, 2).eval()
+    compiled = torch.compile(
+        lambda x, mask: layer(x, mask=mask)[0],
+        fullgraph=True,
+        backend="eager",
+        dynamic=True,
+    )
+    for batch, length in [(3, 5), (4, 6), (5, 17)]:
+        shape = {2: (length, length), 3: (batch, 1, length)}
+        mask = torch.rand(shape.get(axes, (batch, 2, length, length))) > 0.3
+        x = torch.randn(batch, length, 8)
+        torch.testing.assert_close(compiled(x, mask), layer(x, mask=mask)[0])
+    torch._dynamo.reset()
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_per_sample_gradients_with_masks_are_those_of_single_samples():
+    layer = MultiHeadAttention(4, 2)
+    parameters = dict(layer.named_parameters())
+    xs, masks = torch.randn(2, 3, 4), padding_mask([1, 3], 3)
+
+    def loss(parameters, x, mask):
+        return torch.func.functional_call(
+            layer, parameters, (x[None],), {"mask": mask[None]}
+        )[0].square().sum()  # fmt: skip
+
+    gradient = torch.func.grad(loss)
+    found = torch.vmap(gradient, in_dims=(None, 0, 0))(parameters, xs, masks)
+    for row in range(2):
+        alone = gradient(parameters, xs[row], masks[row])
+        for name, expected in alone.items():
+            torch.testing.assert_close(found[name][row], expected)
+
+
+@pytest.mark.plain
+def test_a_layer_that_marks_positions_is_not_handed_to_pytorch():
+    class Marking(MultiHeadAttention):
+        def mark_positions(self, heads, *, offset=0):
+            return heads + offset
+
+    with pytest.raises(ValueError, match="Marking marks positions"):
+        Marking(8, 2).to_torch()

@@ -473,3 +473,14 @@ def test_widths_must_be_positive(name):
         del widths["hidden_dim"]
         with pytest.raises(ValueError, match=f"{name} must be at least 1"):
             BilinearScore(**widths)
+
+
+@pytest.mark.plain
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
+def test_a_derivative_in_forward_mode_is_refused_and_not_zero():
+    score = AdditiveScore(4, 4, 3).requires_grad_(False)
+    query, key = torch.randn(2, 4), torch.randn(3, 4)
+    with pytest.raises(NotImplementedError, match=r"AdditiveScore .* forward"):
+        torch.func.jvp(lambda q: score(q, key), (query,), (query,))
+    with pytest.raises(NotImplementedError, match=r"AdditiveScore .* forward"):
+        torch.func.jacfwd(lambda k: score(query, k))(key)

@@ -651,3 +651,11 @@ def test_a_batch_of_one_word_sentences_works():
     model = fixed_vector_model(8)
     lengths = torch.tensor([1])
     assert len(greedy_decode(model, batch.source[:, :1], lengths)) == 1
+
+
+def test_iterators_are_read_once_and_whole():
+    model, pairs = fixed_vector_model(8), sample_pairs(6)
+    assert evaluate(model, iter(pairs)).sentences == 6
+    log = train(model, iter(pairs), steps=2, progress=False)
+    assert len(log.losses) == 2
+    assert run_parallel(iter([int, float]), progress=False) == [0, 0.0]

@@ -904,3 +904,26 @@ def test_the_language_model_takes_a_padding_mask_beside_the_causal_one():
     padded = torch.cat([torch.randint(4, 20, (2, 3)), tokens], dim=1)
     mask = padding_mask([5, 5], 8, side="left")
     torch.testing.assert_close(model(padded, mask=mask)[:, 3:], model(tokens))
+
+
+@pytest.mark.plain
+def test_a_refused_mask_of_the_memory_leaves_the_caches_as_they_were():
+    block = DecoderBlock(8, 2).requires_grad_(False)
+    states, memory = torch.randn(1, 2, 8), torch.randn(1, 3, 8)
+    caches = {"cache": ListCache(), "memory_cache": ListCache()}
+    for mask in (torch.ones(1, 1, 4).bool(), torch.ones(1, 1, 3)):
+        with pytest.raises((ValueError, TypeError), match="memory_mask"):
+            block(states, memory, memory_mask=mask, **caches)
+        assert [cache.length for cache in caches.values()] == [0, 0]
+
+
+@pytest.mark.plain
+def test_each_block_needs_a_cache_of_its_own():
+    model = LanguageModel(10, 8, 2, 2).requires_grad_(False)
+    tokens = torch.tensor([[1, 2, 3]])
+    cache = ListCache()
+    with pytest.raises(ValueError, match="each of which needs its own"):
+        model(tokens, caches=[cache, cache])
+    with pytest.raises(TypeError, match="caches must hold caches with length"):
+        model(tokens, caches=[cache, None])
+    assert cache.length == 0
