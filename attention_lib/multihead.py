@@ -8,7 +8,7 @@ grouped heads and cached decoding, and trades weights with
 
 from __future__ import annotations
 
-from typing import Protocol, Self, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
@@ -222,6 +222,7 @@ def _mask_of_scores(
     return mask if mask.ndim != 3 else mask[:, None]
 
 
+_AnyLayer = TypeVar("_AnyLayer", bound="MultiHeadAttention")
 _SEPARATE = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
 _INPUTS = ("query_proj", "key_proj", "value_proj")
 
@@ -513,7 +514,9 @@ class MultiHeadAttention(nn.Module):
         return self.output_proj(merge_heads(context)), weights
 
     @classmethod
-    def from_torch(cls, module: nn.MultiheadAttention) -> Self:
+    def from_torch(
+        cls: type[_AnyLayer], module: nn.MultiheadAttention
+    ) -> _AnyLayer:
         """Copy a :class:`torch.nn.MultiheadAttention`.
 
         The copy has its own parameters of the same values, type and device,

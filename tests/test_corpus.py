@@ -352,6 +352,7 @@ def test_buckets_leave_little_padding():
     assert padding(True) < 0.1 < 0.4 < padding(False)
 
 
+@pytest.mark.plain
 def test_an_iterator_is_read_once_and_whole():
     pairs = sample_pairs(6)
     expected = make_batch(pairs)

@@ -653,6 +653,7 @@ def test_a_batch_of_one_word_sentences_works():
     assert len(greedy_decode(model, batch.source[:, :1], lengths)) == 1
 
 
+@pytest.mark.plain
 def test_iterators_are_read_once_and_whole():
     model, pairs = fixed_vector_model(8), sample_pairs(6)
     assert evaluate(model, iter(pairs)).sentences == 6
