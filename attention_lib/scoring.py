@@ -331,7 +331,7 @@ class AdditiveScore(nn.Module):
     inside it, ``(..., Tq, Tk, hidden_dim)``, never exist all at once: they
     are computed in blocks of queries and again in the backward pass. Memory
     grows with ``Tq * Tk``, as for a dot product. There are first derivatives
-    only, by :func:`torch.autograd.grad` or ``backward()``.
+    only, by ``backward()`` and not in forward mode.
 
     Args:
         query_dim: Width of the queries.
