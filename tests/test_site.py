@@ -499,6 +499,11 @@ def test_folded_code_is_copied_as_it_was_written(visit, address):
     window.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page = window.go(name)
     assert len(page.evaluate(READ_CODE)["folded"]) > 100
+    page.evaluate(
+        "for (const e of document.querySelectorAll('details')) e.open = true;"
+        "for (const e of document.querySelectorAll('.toggle-hidden'))"
+        " e.classList.remove('toggle-hidden')"
+    )
     blocks = page.locator(".cell_input .highlight")
     sources = list_sources(name)
     assert blocks.count() == len(sources)
