@@ -144,13 +144,13 @@ def _find_dead_rows(keep: Tensor) -> Tensor | None:
     """
     if keep.shape[-1] == 0:
         return None  # sums over no key are 0 by themselves
-    largest = keep.view(torch.uint8).amax(dim=-1, keepdim=True)
     if torch.compiler.is_compiling() or keep.device.type != "cpu":
-        return largest == 0
+        return keep.view(torch.uint8).amax(dim=-1, keepdim=True) == 0
     try:
+        largest = keep.view(torch.uint8).amax(dim=-1, keepdim=True)
         return None if bool(largest.all()) else largest == 0
     except RuntimeError:  # vmap shows no values
-        return largest == 0
+        return ~keep.any(dim=-1, keepdim=True)
 
 
 def _as_four_axes(tensor: Tensor, leading: tuple[int, ...]) -> Tensor:

@@ -7,6 +7,8 @@ import random
 import subprocess
 import sys
 import time
+import types
+from importlib.machinery import ModuleSpec
 
 import pytest
 import torch
@@ -636,7 +638,10 @@ def test_who_watches_sees_a_bar_that_goes_away(monkeypatch):
         bars.append(options)
         return steps
 
-    monkeypatch.setattr("tqdm.auto.tqdm", spy)
+    for name in ("tqdm", "tqdm.auto"):  # which need not be installed
+        module = types.ModuleType(name)
+        module.tqdm, module.__spec__ = spy, ModuleSpec(name, None)
+        monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     monkeypatch.delenv("TQDM_DISABLE", raising=False)
     train(fixed_vector_model(8), sample_pairs(8), steps=2)
