@@ -645,10 +645,11 @@ def test_who_watches_sees_a_bar_that_goes_away(monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     monkeypatch.delenv("TQDM_DISABLE", raising=False)
     train(fixed_vector_model(8), sample_pairs(8), steps=2)
-    run_parallel([int, int, int])
-    assert [bar["total"] for bar in bars] == [2, 3]
-    assert [bar["desc"] for bar in bars] == ["training", "runs"]
-    assert [bar["leave"] for bar in bars] == [False, False]
+    for workers in (1, 2):
+        run_parallel([int, int, int], workers=workers)
+    assert [bar["total"] for bar in bars] == [2, 3, 3]
+    assert [bar["desc"] for bar in bars] == ["training", "runs", "runs"]
+    assert [bar["leave"] for bar in bars] == [False] * 3
 
 
 def test_a_batch_of_one_word_sentences_works():
