@@ -1277,13 +1277,14 @@ class LanguageModel(_Stack):
             offset = 0
         else:
             what = "caches with length and update"
-            stores = check_items("caches", caches, AttentionCache, what)
-            if len({id(store) for store in stores}) != len(self.blocks):
+            given = check_items("caches", caches, AttentionCache, what)
+            different = {id(cache) for cache in given}
+            if not len(different) == len(given) == len(self.blocks):
                 raise ValueError(
-                    f"caches holds {len(stores)} caches for "
+                    f"caches holds {len(given)} caches for "
                     f"{len(self.blocks)} blocks, each of which needs its own"
                 )
-            offset = caches[0].length
+            stores, offset = given, given[0].length
         states = self.embedding(tokens, offset=offset)
         for block, cache in zip(self.blocks, stores, strict=True):
             states, _ = block(states, mask=mask, is_causal=True, cache=cache)

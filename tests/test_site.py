@@ -6,6 +6,7 @@ import functools
 import gzip
 import json
 import re
+from contextlib import contextmanager
 from urllib.parse import unquote, urldefrag, urljoin
 
 import pytest
@@ -70,11 +71,27 @@ READ_PAGE = """() => {
 }"""
 
 
+UNFOLD = """() => {
+  const closed = document.querySelectorAll('details:not([open])');
+  const hidden = document.querySelectorAll('.toggle-hidden');
+  for (const e of closed) e.open = true;
+  for (const e of hidden) e.classList.remove('toggle-hidden');
+  return () => {
+    for (const e of closed) e.open = false;
+    for (const e of hidden) e.classList.add('toggle-hidden');
+  };
+}"""
+
+
+@contextmanager
+def unfolded(page):
+    """Open what is folded, and fold it again."""
+    fold = page.evaluate_handle(UNFOLD)
+    yield
+    fold.evaluate("(fold) => fold()")
+
+
 READ_CODE = """() => {
-  const opened = document.querySelectorAll('details:not([open])');
-  const shown = document.querySelectorAll('.toggle-hidden');
-  for (const closed of opened) closed.open = true;
-  for (const closed of shown) closed.classList.remove('toggle-hidden');
   const cut = [...document.querySelectorAll('.highlight pre:not(.columns)')]
     .filter((e) => [e, e.parentElement].some(
       (box) => box.scrollWidth > box.clientWidth
@@ -97,15 +114,14 @@ READ_CODE = """() => {
   const sample = lines[0];
   const display = sample ? getComputedStyle(sample).display : 'inline';
   const mark = sample ? getComputedStyle(sample, '::before').content : 'none';
-  for (const closed of opened) closed.open = false;
-  for (const closed of shown) closed.classList.add('toggle-hidden');
   return {cut, folded, astray, late, display, mark};
 }"""
 
 
 def check_folded_code(page):
     """On a phone no line is cut, and what goes on below stands further in."""
-    found = page.evaluate(READ_CODE)
+    with unfolded(page):
+        found = page.evaluate(READ_CODE)
     assert found["cut"] == []
     assert found["astray"] == []
     assert found["late"] == [], "lines that break before their first word"
@@ -113,7 +129,8 @@ def check_folded_code(page):
 
 def check_code_as_written(page):
     """Off the phone, lines have no marks; return those that fold anyway."""
-    found = page.evaluate(READ_CODE)
+    with unfolded(page):
+        found = page.evaluate(READ_CODE)
     assert (found["display"], found["mark"]) == ("inline", "none")
     return found["folded"]
 
@@ -248,6 +265,7 @@ def test_page_is_sound(visit, address, name):
         ("wide", "dark", contrast),
     ):
         window.show(width=WIDTHS[width], theme=theme)
+        check_layout(page, width)
         assert list_barriers(page, rules) == [], f"{width}, {theme}"
     assert window.faults == []
 
@@ -498,12 +516,8 @@ def test_folded_code_is_copied_as_it_was_written(visit, address):
     window = visit(address, width=WIDTHS["phone"])
     window.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page = window.go(name)
+    page.evaluate_handle(UNFOLD)
     assert len(page.evaluate(READ_CODE)["folded"]) > 100
-    page.evaluate(
-        "for (const e of document.querySelectorAll('details')) e.open = true;"
-        "for (const e of document.querySelectorAll('.toggle-hidden'))"
-        " e.classList.remove('toggle-hidden')"
-    )
     blocks = page.locator(".cell_input .highlight")
     sources = list_sources(name)
     assert blocks.count() == len(sources)

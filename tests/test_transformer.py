@@ -922,8 +922,9 @@ def test_each_block_needs_a_cache_of_its_own():
     model = LanguageModel(10, 8, 2, 2).requires_grad_(False)
     tokens = torch.tensor([[1, 2, 3]])
     cache = ListCache()
-    with pytest.raises(ValueError, match="each of which needs its own"):
-        model(tokens, caches=[cache, cache])
+    for caches in ([cache, cache], [cache, cache, ListCache()]):
+        with pytest.raises(ValueError, match="each of which needs its own"):
+            model(tokens, caches=caches)
     with pytest.raises(TypeError, match="caches must hold caches with length"):
         model(tokens, caches=[cache, None])
     assert cache.length == 0
