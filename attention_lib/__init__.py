@@ -1,23 +1,12 @@
 """Attention mechanisms, exactly as built in the chapters of the course."""
 
-from attention_lib.attention import attend, masked_softmax
-from attention_lib.decoder import (
-    AttentionDecoder,
-    AttentionState,
-    alignment_error_rate,
-    attention_model,
-    evaluate_alignment,
-    hard_alignment,
+from attention_lib.attention import (
+    attend,
+    masked_softmax,
+    scaled_dot_product_attention,
 )
-from attention_lib.efficient import (
-    KVCache,
-    block_sparse_mask,
-    blockwise_attention,
-    linear_attention,
-    sliding_window_mask,
-)
-from attention_lib.fused import scaled_dot_product_attention
-from attention_lib.heads import head_gates, show_heads, show_shapes
+from attention_lib.cache import KVCache
+from attention_lib.efficient import blockwise_attention, linear_attention
 from attention_lib.leaks import (
     LeakReport,
     batch_leak,
@@ -27,14 +16,27 @@ from attention_lib.leaks import (
     padding_leak,
 )
 from attention_lib.masks import (
+    block_sparse_mask,
     causal_mask,
     from_key_padding_mask,
     from_mha_mask,
     from_sdpa_mask,
     padding_mask,
+    sliding_window_mask,
     to_key_padding_mask,
     to_mha_mask,
     to_sdpa_mask,
+)
+from attention_lib.measures import (
+    alignment_error_rate,
+    attention_entropy,
+    dot_product_moments,
+    hard_alignment,
+    head_gates,
+    largest_weight,
+    score_variance,
+    softmax_jacobian,
+    softmax_jacobian_norm,
 )
 from attention_lib.multihead import (
     AttentionCache,
@@ -42,35 +44,39 @@ from attention_lib.multihead import (
     merge_heads,
     split_heads,
 )
-from attention_lib.plotting import show_attention, show_links
-from attention_lib.scaling import (
-    attention_entropy,
-    dot_product_moments,
-    largest_weight,
-    scaled_dot_score,
-    score_variance,
-    softmax_jacobian,
-    softmax_jacobian_norm,
+from attention_lib.plotting import (
+    show_attention,
+    show_heads,
+    show_links,
+    show_shapes,
 )
-from attention_lib.scoring import (
+from attention_lib.positions import (
+    LearnedPositions,
+    SinusoidalPositions,
+    rotate,
+    sinusoidal_encoding,
+)
+from attention_lib.scores import (
     AdditiveScore,
     BilinearScore,
     dot_score,
+    scaled_dot_score,
+)
+from attention_lib.seq2seq import (
+    AttentionDecoder,
+    AttentionState,
+    attention_model,
 )
 from attention_lib.transformer import (
     DecoderBlock,
     EncoderBlock,
     FeedForward,
     LanguageModel,
-    LearnedPositions,
     Residual,
     RotaryMultiHeadAttention,
-    SinusoidalPositions,
     TransformerBlock,
     TransformerDecoder,
     TransformerEncoder,
-    rotate,
-    sinusoidal_encoding,
     transformer_model,
 )
 
@@ -106,7 +112,6 @@ __all__ = [
     "causal_mask",
     "dot_product_moments",
     "dot_score",
-    "evaluate_alignment",
     "from_key_padding_mask",
     "from_mha_mask",
     "from_sdpa_mask",

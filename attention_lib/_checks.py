@@ -1,4 +1,3 @@
-# Written by tools/export.py from 01_seq2seq.ipynb: edit there.
 """Refusals that name the argument, what it got and what is right."""
 
 from __future__ import annotations
@@ -33,19 +32,13 @@ __all__ = [
 def check_type(
     name: str, value: Any, kind: type | tuple[type, ...], what: str
 ) -> None:
-    """Refuse a value that is not of this type.
-
-    Built in :ref:`section 1 <ch-seq2seq>`.
-    """
+    """Refuse a value that is not of this type."""
     if not isinstance(value, kind):
         raise TypeError(f"{name} must be {what}, got {type(value).__name__}")
 
 
 def check_callable(name: str, value: Any) -> None:
-    """Refuse what cannot be called.
-
-    Built in :ref:`section 1 <ch-seq2seq>`.
-    """
+    """Refuse what cannot be called."""
     if not callable(value):
         raise TypeError(f"{name} must be callable, got {type(value).__name__}")
 
@@ -53,10 +46,7 @@ def check_callable(name: str, value: Any) -> None:
 def check_items(
     name: str, items: Any, kind: type | tuple[type, ...], what: str
 ) -> list[Any]:
-    """Refuse what is no collection of such items; return them in a list.
-
-    Built in :ref:`section 1 <ch-seq2seq>`.
-    """
+    """Refuse what is no collection of such items; return them in a list."""
     if isinstance(items, str) or not isinstance(items, Iterable):
         raise TypeError(
             f"{name} must be a sequence of {what}, got {type(items).__name__}"
@@ -70,10 +60,7 @@ def check_items(
 
 
 def check_sizes(least: int = 1, **sizes: Any) -> None:
-    """Refuse what is no whole number, or less than the least.
-
-    Built in :ref:`section 1 <ch-seq2seq>`.
-    """
+    """Refuse what is no whole number, or less than the least."""
     for name, size in sizes.items():
         if isinstance(size, bool) or not isinstance(
             size, (int, np.integer, torch.SymInt)
@@ -84,10 +71,7 @@ def check_sizes(least: int = 1, **sizes: Any) -> None:
 
 
 def check_no_tangent(name: str, *tensors: Tensor) -> None:
-    """Refuse forward-mode differentiation, which would find 0.
-
-    Built in :ref:`section 1 <ch-seq2seq>`.
-    """
+    """Refuse forward-mode differentiation, which would find 0."""
     for tensor in tensors:
         dual = forward_ad.unpack_dual(tensor)  # type: ignore[no-untyped-call]
         if dual.tangent is not None:
@@ -103,10 +87,7 @@ def check_number(
     low: float = -sys.float_info.max,
     high: float = sys.float_info.max,
 ) -> None:
-    """Refuse what is no number, or NaN, or beyond the limits.
-
-    Built in :ref:`section 1 <ch-seq2seq>`.
-    """
+    """Refuse what is no number, or NaN, or beyond the limits."""
     if isinstance(value, bool) or not isinstance(
         value, (int, float, torch.SymInt, torch.SymFloat)
     ):
@@ -125,8 +106,6 @@ def check_tensor(name: str, value: Any, kind: str, axes: str = "") -> None:
 
     ``axes`` is written as in a docstring: ``"(B, T)"`` for two axes,
     ``"(..., T)"`` for one or more.
-
-    Built in :ref:`section 1 <ch-seq2seq>`.
     """
     if not isinstance(value, Tensor):
         raise TypeError(
@@ -150,10 +129,7 @@ def check_tensor(name: str, value: Any, kind: str, axes: str = "") -> None:
 
 
 def check_width(name: str, value: Any, width: int, axes: str) -> None:
-    """Refuse what is no tensor of features, or of features of other width.
-
-    Built in :ref:`section 1 <ch-seq2seq>`.
-    """
+    """Refuse what is no tensor of features, or of features of other width."""
     check_tensor(name, value, "floating-point", axes)
     if value.shape[-1] != width:
         raise ValueError(
@@ -166,8 +142,6 @@ def check_indices(name: str, value: Any, size: int, axes: str) -> None:
 
     Values are looked at where that is cheap: on the CPU, not while a
     compiler traces.
-
-    Built in :ref:`section 1 <ch-seq2seq>`.
     """
     check_tensor(name, value, "whole", axes)
     if (
@@ -186,10 +160,7 @@ def check_indices(name: str, value: Any, size: int, axes: str) -> None:
 def check_lengths(
     name: str, value: Any, shape: torch.Size, least: int = 0
 ) -> None:
-    """Refuse lengths that do not fit rows ``(B, T)``.
-
-    Built in :ref:`section 1 <ch-seq2seq>`.
-    """
+    """Refuse lengths that do not fit rows ``(B, T)``."""
     check_indices(name, value, shape[1] + 1, "(B,)")
     if len(value) != shape[0]:
         raise ValueError(
@@ -203,20 +174,14 @@ def check_lengths(
 
 
 def check_axis(name: str, value: Any, rank: int) -> None:
-    """Refuse what is not the number of an axis.
-
-    Built in :ref:`section 1 <ch-seq2seq>`.
-    """
+    """Refuse what is not the number of an axis."""
     check_sizes(-max(rank, 1), **{name: value})
     if value >= max(rank, 1):
         raise ValueError(f"{name} must be one of {rank} axes, got {value}")
 
 
 def check_array(name: str, value: Any, least: int = 0) -> NDArray[np.float64]:
-    """Return numbers as a float64 array; refuse what are none.
-
-    Built in :ref:`section 1 <ch-seq2seq>`.
-    """
+    """Return numbers as a float64 array; refuse what are none."""
     try:
         array = np.asarray(value)
     except ValueError:
@@ -236,10 +201,7 @@ def check_array(name: str, value: Any, least: int = 0) -> NDArray[np.float64]:
 def check_shapes(
     query: tuple[int, ...], key: tuple[int, ...], value: tuple[int, ...]
 ) -> None:
-    """Refuse shapes of query, key and value that do not belong together.
-
-    Built in :ref:`section 1 <ch-seq2seq>`.
-    """
+    """Refuse shapes of query, key and value that do not belong together."""
     if query[-1] != key[-1]:
         raise ValueError(
             f"query and key must be equally wide, got {query} and {key}"

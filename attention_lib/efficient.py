@@ -1,10 +1,10 @@
-# Written by tools/export.py from 08_efficiency.ipynb: edit there.
+# Written by tools/export.py from these cells, to be edited there:
+# 08_efficiency.ipynb
 """What attention costs less: blocks, caches, windows and low rank.
 
 :func:`blockwise_attention` gives the answer of
-:func:`~attention_lib.fused.scaled_dot_product_attention` in memory that
-grows with the length instead of its square. :class:`KVCache` keeps keys
-and values while a model writes. The masks and :func:`linear_attention` change
+:func:`~attention_lib.attention.scaled_dot_product_attention` in memory that
+grows with the length instead of its square. :func:`linear_attention` changes
 the answer to save more.
 """
 
@@ -22,25 +22,20 @@ from torch import Tensor
 from attention_lib._checks import (
     check_no_tangent,
     check_sizes,
-    check_tensor,
     check_type,
 )
 from attention_lib.attention import (
     _autocasts,
     _check_inputs,
+    _check_options,
     _check_types,
 )
-from attention_lib.fused import _check_options
 from attention_lib.masks import causal_mask
 
 __all__ = [
-    "KVCache",
-    "block_sparse_mask",
     "blockwise_attention",
     "linear_attention",
-    "sliding_window_mask",
 ]
-
 
 # One block of scores holds about this many numbers: 1 MiB of float32 stays
 # in the processor's cache, and 64 MiB keeps an accelerator busy.
@@ -355,7 +350,7 @@ def blockwise_attention(
     """Attend with scaled dot products, one block of scores at a time.
 
     The context and its gradients are those of
-    :func:`~attention_lib.fused.scaled_dot_product_attention`; the
+    :func:`~attention_lib.attention.scaled_dot_product_attention`; the
     ``(Tq, Tk)`` scores are never stored, so memory grows with the lengths and
     not with their product, in the backward pass too, which computes the
     blocks again. Blocks that ``is_causal`` or ``window`` hides are skipped;
@@ -436,232 +431,6 @@ def blockwise_attention(
     )
     result: Tensor = context.view(*leading, *context.shape[-2:])
     return result.to(dtype)
-
-
-class KVCache:
-    """Keep keys and values while a model writes, in memory that doubles.
-
-    A :class:`~attention_lib.multihead.AttentionCache` for
-    :class:`~attention_lib.multihead.MultiHeadAttention`. What is stored is
-    what the layer projects: ``num_kv_heads`` heads, whatever the number of
-    query heads. Room is made for twice as many positions whenever it runs
-    out, so that storing one more costs, on average, the copying of one.
-    For use under :class:`torch.no_grad`: stored numbers are overwritten.
-
-    Attributes:
-        length: Number of positions stored.
-
-    References:
-        Shazeer (2019), "Fast Transformer Decoding", section 2.4.
-
-    Example:
-        >>> from attention_lib.multihead import MultiHeadAttention
-        >>> layer = MultiHeadAttention(8, 2).requires_grad_(False)
-        >>> words, cache = torch.randn(1, 5, 8), KVCache()
-        >>> first, _ = layer(words[:, :3], is_causal=True, cache=cache)
-        >>> rest, _ = layer(words[:, 3:], is_causal=True, cache=cache)
-        >>> at_once, _ = layer(words, is_causal=True)
-        >>> torch.allclose(torch.cat([first, rest], 1), at_once, atol=1e-6)
-        True
-        >>> cache.length, cache.num_bytes
-        (5, 320)
-
-    Built in :ref:`section 8.5 <sec-kv-cache>`.
-    """
-
-    def __init__(self) -> None:
-        self.length = 0
-        self._stores: list[Tensor] = []
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of the keys and values stored, unused room not counted."""
-        return sum(
-            store[..., : self.length, :].nbytes for store in self._stores
-        )
-
-    def update(
-        self,
-        key: Float[Tensor, "B kv_heads new d_head"],
-        value: Float[Tensor, "B kv_heads new d_v"],
-    ) -> tuple[
-        Float[Tensor, "B kv_heads Tk d_head"],
-        Float[Tensor, "B kv_heads Tk d_v"],
-    ]:
-        """Store new keys and values; return all, the new ones last.
-
-        Args:
-            key: ``(B, kv_heads, new, d_head)``.
-            value: ``(B, kv_heads, new, d_v)``.
-
-        Returns:
-            Keys and values of all positions so far. They are views: copy
-            them if they have to outlive the next call.
-
-        Raises:
-            ValueError: If a gradient is asked for, or if shape, type or
-                device differ from what is stored.
-        """
-        check_tensor("key", key, "floating-point", "(B, kv_heads, new, d)")
-        check_tensor("value", value, "floating-point", "(B, kv_heads, new, d)")
-        arrivals = (key, value)
-        for name, new in zip(("key", "value"), arrivals, strict=True):
-            if torch.is_grad_enabled() and new.requires_grad:
-                raise ValueError(
-                    f"{name} requires a gradient, and a cache overwrites "
-                    "what a gradient would need: decode under "
-                    "torch.no_grad(), and train without a cache"
-                )
-        if key.shape[:-1] != value.shape[:-1]:
-            raise ValueError(
-                f"key {tuple(key.shape)} and value {tuple(value.shape)} "
-                "differ in batch, heads or length"
-            )
-        if not self._stores:  # stores of the right kind, without room yet
-            self._stores = [new[..., :0, :].clone() for new in arrivals]
-        length = self.length + key.shape[-2]
-        for index, (store, new) in enumerate(
-            zip(self._stores, arrivals, strict=True)
-        ):
-            fits = [*store.shape[:2], store.shape[3]]
-            if (
-                [*new.shape[:2], new.shape[3]] != fits
-                or new.dtype != store.dtype
-                or new.device != store.device
-            ):
-                raise ValueError(
-                    f"{('key', 'value')[index]} has shape "
-                    f"{tuple(new.shape)}, {new.dtype}, {new.device}; the "
-                    f"cache holds (batch, heads, width) = {tuple(fits)}, "
-                    f"{store.dtype}, {store.device}"
-                )
-        for index, new in enumerate(arrivals):
-            store = self._stores[index]
-            if length > store.shape[-2]:
-                room = max(length, 2 * store.shape[-2])
-                grown = store.new_empty(*store.shape[:2], room, new.shape[3])
-                grown[..., : self.length, :] = store[..., : self.length, :]
-                self._stores[index] = store = grown
-            store[..., self.length : length, :] = new
-        self.length = length
-        keys, values = (store[..., :length, :] for store in self._stores)
-        return keys, values
-
-
-def sliding_window_mask(
-    query_length: int,
-    key_length: int | None = None,
-    *,
-    window: int,
-    offset: int | None = None,
-    device: torch.device | str | None = None,
-) -> Bool[Tensor, "Tq Tk"]:
-    """Let each query see the keys less than ``window`` positions away.
-
-    The query ``i`` stands beside the key ``i + offset``. Together with
-    :func:`~attention_lib.masks.causal_mask` it sees the last ``window``
-    keys, its own among them.
-
-    Args:
-        query_length: number of queries ``Tq``.
-        key_length: number of keys ``Tk``; ``Tq`` if omitted.
-        window: how far, 1 for the query's own key only.
-        offset: how many keys lie before the first query; ``Tk - Tq`` if
-            omitted.
-        device: where to create the mask.
-
-    Returns:
-        Boolean mask ``(Tq, Tk)``, ``True`` where attention is allowed.
-
-    Raises:
-        TypeError: if a number is not an int.
-        ValueError: if a length is negative or ``window`` below 1.
-
-    References:
-        Beltagy, Peters and Cohan (2020), "Longformer", section 3.1.
-
-    Example:
-        >>> (sliding_window_mask(4, window=2) & causal_mask(4)).int()
-        tensor([[1, 0, 0, 0],
-                [1, 1, 0, 0],
-                [0, 1, 1, 0],
-                [0, 0, 1, 1]], dtype=torch.int32)
-
-    Built in :ref:`section 8.7 <sec-sparse>`.
-    """
-    check_sizes(window=window)
-    below = causal_mask(query_length, key_length, offset=offset, device=device)
-    if offset is None:
-        offset = below.shape[1] - below.shape[0]
-    everything = torch.ones_like(below)
-    return everything.tril(offset + window - 1).triu(offset - window + 1)
-
-
-def block_sparse_mask(
-    layout: Bool[Tensor, "rows columns"],
-    block_size: int,
-    query_length: int | None = None,
-    key_length: int | None = None,
-) -> Bool[Tensor, "Tq Tk"]:
-    """Blow up a small table of blocks to a mask.
-
-    Args:
-        layout: ``True`` where the queries of a row of blocks may see the
-            keys of a column of blocks.
-        block_size: number of queries, and of keys, in a block.
-        query_length: cut the mask to ``Tq`` queries; all if omitted.
-        key_length: cut it to ``Tk`` keys; all if omitted.
-
-    Returns:
-        Boolean mask ``(Tq, Tk)``. It is dense: what saves time is a
-        function that skips blocks, as :func:`blockwise_attention` does on
-        a CPU.
-
-    Raises:
-        TypeError: if ``layout`` is not boolean or a number not an int.
-        ValueError: if ``layout`` is not two-dimensional or too small.
-
-    References:
-        Child et al. (2019), "Sparse Transformers"; Zaheer et al. (2020),
-        "Big Bird".
-
-    Example:
-        >>> layout = torch.tensor([[True, False], [True, True]])
-        >>> block_sparse_mask(layout, 2, 4, 3).int()
-        tensor([[1, 1, 0],
-                [1, 1, 0],
-                [1, 1, 1],
-                [1, 1, 1]], dtype=torch.int32)
-
-    Built in :ref:`section 8.7 <sec-sparse>`.
-    """
-    if not isinstance(layout, Tensor) or layout.dtype != torch.bool:
-        raise TypeError(
-            "layout must be a boolean tensor (True = may be attended), got "
-            f"{getattr(layout, 'dtype', type(layout).__name__)}"
-        )
-    if layout.dim() != 2:
-        raise ValueError(
-            "layout must be two-dimensional (rows, columns of blocks), got "
-            f"shape {tuple(layout.shape)}"
-        )
-    check_sizes(block_size=block_size)
-    wanted = []
-    for name, length, blocks in (
-        ("query_length", query_length, layout.shape[0]),
-        ("key_length", key_length, layout.shape[1]),
-    ):
-        room = blocks * block_size
-        if length is not None:
-            check_sizes(**{name: length})
-            if length > room:
-                raise ValueError(
-                    f"{name}={length} is more than the {room} positions of "
-                    f"{blocks} blocks of {block_size}"
-                )
-        wanted.append(room if length is None else length)
-    mask = layout.repeat_interleave(block_size, 0)[: wanted[0]]
-    return mask.repeat_interleave(block_size, 1)[:, : wanted[1]]
 
 
 def linear_attention(

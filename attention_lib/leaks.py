@@ -1,4 +1,5 @@
-# Written by tools/export.py from 05_masking.ipynb: edit there.
+# Written by tools/export.py from these cells, to be edited there:
+# 05_masking.ipynb
 """Find out what an attention module lets through that it should not.
 
 Each detector changes something that must not matter (the future, the

@@ -1,4 +1,5 @@
-# Written by tools/export.py from 06_multihead.ipynb: edit there.
+# Written by tools/export.py from these cells, to be edited there:
+# 06_multihead.ipynb
 """Multi-head attention: project, split, attend in each head, merge.
 
 One :class:`MultiHeadAttention` serves self-attention, cross-attention,
@@ -20,8 +21,7 @@ from attention_lib._checks import (
     check_tensor,
     check_type,
 )
-from attention_lib.attention import _autocasts
-from attention_lib.fused import scaled_dot_product_attention
+from attention_lib.attention import _autocasts, scaled_dot_product_attention
 
 __all__ = [
     "AttentionCache",

@@ -1,4 +1,5 @@
-# Written by tools/export.py from 02_attention_by_hand.ipynb: edit there.
+# Written by tools/export.py from these cells, to be edited there:
+# 02_attention_by_hand.ipynb
 """Attention in NumPy and float64: slow, plain, and what tests compare to."""
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-# Written by tools/export.py from 01_seq2seq.ipynb: edit there.
-"""Encoder, decoder, training, decoding and evaluation of translators.
+# Written by tools/export.py from these cells, to be edited there:
+# 01_seq2seq.ipynb, 03_scoring.ipynb
+"""Encoder and decoder of a translator, and the pair of them.
 
 A translator is an encoder that turns a sentence into a :class:`Memory`, and a
 :class:`Decoder` that turns the memory into words, one after the other. Later
@@ -8,16 +9,8 @@ chapters exchange one or the other and keep everything else.
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import pickle
-import sys
-import time
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -26,51 +19,26 @@ from torch import Tensor, nn
 from attention_lib._checks import (
     check_callable,
     check_indices,
-    check_items,
     check_lengths,
-    check_number,
     check_sizes,
     check_type,
 )
-from attention_lib.corpus import (
-    BOS,
-    CHINESE,
-    ENGLISH,
-    EOS,
-    PAD,
-    Pair,
-    iterate_batches,
-    make_batch,
-    pad,
-    sample_pairs,
-    tokenize_english,
-)
+from attention_lib.attention import attend
+from attention_lib.course.corpus import CHINESE, ENGLISH
 
 __all__ = [
+    "AttentionDecoder",
+    "AttentionState",
     "Decoder",
     "Encoder",
     "FixedVectorDecoder",
     "FixedVectorState",
-    "Hypothesis",
     "Memory",
-    "Scores",
     "Seq2Seq",
-    "TrainingLog",
-    "beam_search",
-    "evaluate",
-    "evaluate_by_clauses",
+    "attention_model",
     "fixed_vector_model",
-    "greedy_decode",
     "index_batch",
-    "run_parallel",
-    "score_translations",
-    "train",
-    "train_run",
-    "translate",
 ]
-
-
-_T = TypeVar("_T")
 
 
 class Memory(NamedTuple):
@@ -397,493 +365,253 @@ def fixed_vector_model(
     )
 
 
-def _progress(
-    steps: Iterable[_T], total: int, show: bool, what: str
-) -> Iterable[_T]:
-    """Wrap an iterable in a progress bar, in Jupyter or on a terminal.
-
-    The environment variable ``TQDM_DISABLE=1`` turns all bars off.
-    """
-    python = sys.modules.get("IPython")
-    jupyter = python is not None and python.get_ipython() is not None
-    watched = jupyter or sys.stderr.isatty()
-    if not (show and watched) or os.environ.get("TQDM_DISABLE"):
-        return steps
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            from tqdm.auto import tqdm  # type: ignore[import-untyped]
-    except ImportError:
-        return steps
-    bar: Iterable[_T] = tqdm(steps, total=total, desc=what, leave=False)
-    return bar
-
-
-@dataclass
-class TrainingLog:
-    """What happened in a training run.
+class AttentionState(NamedTuple):
+    """State of an :class:`~attention_lib.seq2seq.AttentionDecoder`.
 
     Args:
-        losses: The loss of each step, in nats per target word.
-        seconds: How long the run took.
-
-    Built in :ref:`section 1.6 <sec-training>`.
-    """
-
-    losses: list[float] = field(default_factory=list)
-    seconds: float = 0.0
-
-
-def _endless_batches(
-    pairs: Sequence[Pair], batch_size: int, seed: int
-) -> Iterator[Any]:
-    epoch = 0
-    while True:
-        yield from iterate_batches(
-            pairs, batch_size, seed=seed * 1_000_003 + epoch
-        )
-        epoch += 1
-
-
-def train(
-    model: nn.Module,
-    pairs: Sequence[Pair],
-    *,
-    steps: int,
-    batch_size: int = 64,
-    learning_rate: float = 3e-3,
-    warmup: int = 0,
-    clip: float = 1.0,
-    seed: int = 0,
-    progress: bool = True,
-) -> TrainingLog:
-    """Train a translator by teacher forcing, on a fixed budget.
-
-    Adam minimises the mean cross-entropy of the next word. The learning rate
-    grows linearly for ``warmup`` steps, then falls linearly to zero.
-
-    Args:
-        model: Called as ``model(source, lengths, target_input)``; returns
-            logits.
-        pairs: The training sentences.
-        steps: Number of updates.
-        batch_size: Sentences in each update, of like length.
-        learning_rate: The largest learning rate.
-        warmup: Steps until it is reached.
-        clip: Largest norm of the whole gradient.
-        seed: Decides the order of the batches. Not the model's start, which
-            exists already: call ``torch.manual_seed`` before you build it.
-        progress: Show a progress bar where there is someone to see it.
-
-    Returns:
-        The losses and the time.
-
-    Built in :ref:`section 1.6 <sec-training>`.
-    """
-    check_type("model", model, nn.Module, "a module")
-    pairs = check_items("pairs", pairs, Pair, "pairs")
-    if not pairs:
-        raise ValueError("pairs must hold at least one pair")
-    check_sizes(0, steps=steps, warmup=warmup)
-    check_sizes(batch_size=batch_size)
-    check_number("learning_rate", learning_rate, low=0.0)
-    check_number("clip", clip, low=0.0)
-    began = time.perf_counter()
-    model.train()
-    optimizer = torch.optim.Adam(model.parameters(), lr=learning_rate)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer,
-        lambda step: min(
-            (step + 1) / (warmup + 1), (steps - step) / max(1, steps - warmup)
-        ),
-    )
-    log = TrainingLog()
-    batches = _endless_batches(pairs, batch_size, seed)
-    for _ in _progress(range(steps), steps, progress, "training"):
-        batch = next(batches)
-        logits = model(batch.source, batch.source_lengths, batch.target_input)
-        loss = nn.functional.cross_entropy(
-            logits.flatten(0, 1),
-            batch.target_output.flatten(),
-            ignore_index=PAD,
-        )
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(model.parameters(), clip)
-        optimizer.step()
-        schedule.step()
-        log.losses.append(loss.item())
-    log.seconds = time.perf_counter() - began
-    model.eval()
-    return log
-
-
-def train_run(
-    build: Callable[[], nn.Module],
-    pairs: Sequence[Pair],
-    *,
-    seed: int,
-    **budget: Any,
-) -> tuple[nn.Module, TrainingLog]:
-    """Build a model from a seed and train it with the same seed.
-
-    Args:
-        build: Makes the model.
-        pairs: The training sentences.
-        seed: Decides the model's start and the order of the batches.
-        **budget: Further arguments of :func:`train`.
-
-    Returns:
-        The trained model and its log.
-
-    Built in :ref:`section 1.6 <sec-training>`.
-    """
-    check_callable("build", build)
-    torch.manual_seed(seed)
-    model = build()
-    return model, train(model, pairs, seed=seed, **budget)
-
-
-_jobs: Sequence[Callable[[], Any]] = ()
-
-
-def _run_job(number: int) -> bytes:
-    torch.set_num_threads(1)
-    return pickle.dumps(_jobs[number]())
-
-
-def run_parallel(
-    jobs: Sequence[Callable[[], _T]],
-    *,
-    workers: int = 2,
-    progress: bool = True,
-) -> list[_T]:
-    """Run independent jobs side by side, each on one thread.
-
-    Small recurrent networks gain nothing from many threads, but two runs in
-    two processes take half the time. Every job has to seed itself; then the
-    results are the same whether the jobs run side by side or in turn.
-
-    On Linux the processes are forks, so a job may be any callable, one from a
-    notebook or a ``lambda`` too. Elsewhere, and beside a GPU, where a fork is
-    not safe, the jobs run in turn.
-
-    Args:
-        jobs: Callables without arguments; their results must pickle.
-        workers: How many run at a time.
-        progress: Show a bar that counts finished jobs.
-
-    Returns:
-        The results, in the order of the jobs.
+        hidden: The recurrent state, (B, h).
+        memory: What the encoder wrote; the same at every step.
 
     Example:
-        >>> run_parallel([lambda: 1, lambda: 2])
-        [1, 2]
+        >>> from attention_lib.scores import dot_score
+        >>> model = attention_model(dot_score, hidden_dim=8)
+        >>> memory = model.encoder(torch.tensor([[5, 6, 2]]),
+        ...                        torch.tensor([3]))
+        >>> state = model.decoder.start(memory)
+        >>> isinstance(state, AttentionState), state.hidden.shape
+        (True, torch.Size([1, 8]))
 
-    Built in :ref:`section 1.6 <sec-training>`.
-    """
-    global _jobs
-    what = "callables"
-    jobs = check_items("jobs", jobs, Callable, what)  # type: ignore[arg-type]
-    check_sizes(workers=workers)
-    threads = torch.get_num_threads()
-    forks = sys.platform == "linux" and not torch.cuda.is_available()
-    if workers < 2 or len(jobs) < 2 or not forks:
-        torch.set_num_threads(1)
-        try:
-            shown = _progress(jobs, len(jobs), progress, "runs")
-            return [job() for job in shown]
-        finally:
-            torch.set_num_threads(threads)
-    _jobs = jobs  # the forks inherit the jobs; only numbers are sent
-    try:
-        with (
-            warnings.catch_warnings(),
-            ProcessPoolExecutor(
-                min(workers, len(jobs)),
-                mp_context=multiprocessing.get_context("fork"),
-            ) as pool,
-        ):
-            # Newer Pythons warn of every fork beside threads. The children
-            # compute on one thread and take no lock of the parent's.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            results = pool.map(_run_job, range(len(jobs)))
-            shown_results = _progress(results, len(jobs), progress, "runs")
-            return [pickle.loads(result) for result in shown_results]
-    finally:
-        _jobs = ()
-
-
-@torch.no_grad()
-def greedy_decode(
-    model: Seq2Seq,
-    source: Int[Tensor, "B Tk"],
-    lengths: Int[Tensor, " B"],
-    *,
-    max_length: int = 100,
-) -> list[list[int]]:
-    """Translate by taking the most probable word at each step.
-
-    Args:
-        model: The translator.
-        source: Word numbers, (B, Tk).
-        lengths: Number of words of each sentence, (B,).
-        max_length: Stop after so many words.
-
-    Returns:
-        For each sentence its word numbers, the final ``EOS`` included if the
-        model wrote one.
-
-    Built in :ref:`section 1.7 <sec-decoding>`.
-    """
-    check_sizes(0, max_length=max_length)
-    model.eval()
-    state = model.decoder.start(model.encoder(source, lengths))
-    tokens = source.new_full((len(source),), BOS)
-    done = torch.zeros_like(tokens, dtype=torch.bool)
-    rows: list[list[int]] = [[] for _ in range(len(source))]
-    for _ in range(max_length):
-        logits, state = model.decoder.step(tokens, state)
-        tokens = logits.argmax(dim=-1)
-        for row, token, finished in zip(
-            rows, tokens.tolist(), done.tolist(), strict=True
-        ):
-            if not finished:
-                row.append(token)
-        done |= tokens == EOS
-        if done.all():
-            break
-    return rows
-
-
-def translate(model: Seq2Seq, text: str, *, max_length: int = 100) -> str:
-    """Translate one English sentence, greedily.
-
-    Args:
-        model: The translator.
-        text: A sentence in the words of the toy grammar.
-        max_length: Stop after so many words.
-
-    Built in :ref:`section 1.7 <sec-decoding>`.
-    """
-    source = pad([[*ENGLISH.encode(tokenize_english(text)), EOS]])
-    lengths = torch.tensor([source.shape[1]])
-    (row,) = greedy_decode(model, source, lengths, max_length=max_length)
-    return "".join(CHINESE.decode(row))
-
-
-class Hypothesis(NamedTuple):
-    """One translation found by :func:`beam_search`.
-
-    Args:
-        tokens: The word numbers, the final ``EOS`` included.
-        log_probability: The sum of the log-probabilities of the words.
-        score: The log-probability, divided by a power of the length.
-
-    Built in :ref:`section 1.7 <sec-decoding>`.
+    Built in :ref:`section 3.5 <sec-attention-decoder>`.
     """
 
-    tokens: list[int]
-    log_probability: float
-    score: float
+    hidden: Float[Tensor, "B h"]
+    memory: Memory
 
 
-@torch.no_grad()
-def beam_search(
-    model: Seq2Seq,
-    source: Int[Tensor, "B Tk"],
-    lengths: Int[Tensor, " B"],
-    *,
-    beam_size: int = 4,
-    max_length: int = 100,
-    length_power: float = 0.0,
-) -> list[list[Hypothesis]]:
-    """Translate by following the best few beginnings at once.
+class AttentionDecoder(Decoder):
+    """Write each word with a context made for this word.
 
-    A finished sentence keeps its place among the ``beam_size`` best until it
-    is pushed out; the search ends when all that are left are finished. With
-    ``beam_size=1`` it is greedy decoding.
+    The query is the recurrent state; keys and values are the encoder's
+    states, padding masked out. The context joins in one of two places:
+
+    - ``"output"`` (Luong): the GRU reads the last word, its *new* state is
+      the query, and the context joins after it. Given the true words, all
+      target positions are computed at once.
+    - ``"input"`` (Bahdanau): the *previous* state is the query, and the GRU
+      reads the last word and the context. One step follows the other.
+
+    In both, the logits are a linear map of ``tanh`` of a linear map of
+    context and new state.
 
     Args:
-        model: The translator.
-        source: Word numbers, (B, Tk).
-        lengths: Number of words of each sentence, (B,).
-        beam_size: How many beginnings are kept.
-        max_length: Stop after so many words.
-        length_power: The final order is by log-probability divided by
-            ``length ** length_power``, where the length counts ``EOS``. 0 is
-            the probability itself, which favours short sentences; 1 is the
-            mean per word.
+        vocabulary_size: Number of target words.
+        embedding_dim: Width of a word vector.
+        hidden_dim: Width of the state, and so of the queries.
+        score: Compares queries ``(B, Tq, hidden_dim)`` with keys
+            ``(B, Tk, memory_dim)``; if a module, it is trained too.
+        memory_dim: Width of the encoder's states; ``hidden_dim`` if not
+            given.
+        final_dim: Width of the encoder's final vector, which sets the first
+            state through a linear map and ``tanh``; ``hidden_dim`` if not
+            given.
+        context_at: ``"output"`` or ``"input"``.
 
-    Returns:
-        For each sentence its ``beam_size`` hypotheses, best first.
+    Raises:
+        ValueError: If ``context_at`` is neither.
 
     References:
-        Wu et al. (2016), section 7, for length normalisation.
-
-    Built in :ref:`section 1.7 <sec-decoding>`.
-    """
-    check_sizes(beam_size=beam_size)
-    check_sizes(0, max_length=max_length)
-    check_number("length_power", length_power)
-    model.eval()
-    batch = len(source)
-    state = model.decoder.start(model.encoder(source, lengths))
-    # Row b * beam_size + k is beam k of sentence b: 0, 0, 1, 1, ...
-    sentence = torch.arange(batch, device=source.device)
-    first_row = sentence[:, None] * beam_size
-    state = model.decoder.reorder(state, sentence.repeat_interleave(beam_size))
-    tokens = source.new_full((batch * beam_size,), BOS)
-    history = source.new_zeros((batch * beam_size, 0))
-    done = torch.zeros_like(tokens, dtype=torch.bool)
-    # All beams are alike at first: let only the first one grow.
-    totals = torch.full((batch, beam_size), -torch.inf, device=source.device)
-    totals[:, 0] = 0.0
-    for _ in range(max_length):
-        logits, state = model.decoder.step(tokens, state)
-        log_probs = logits.float().log_softmax(dim=-1)
-        size = log_probs.shape[-1]
-        log_probs[done] = -torch.inf  # a finished sentence goes on with
-        log_probs[done, PAD] = 0.0  # padding, at no cost
-        candidates = totals[:, :, None] + log_probs.view(batch, beam_size, -1)
-        totals, best = candidates.flatten(1).topk(beam_size, dim=-1)
-        rows = (first_row + best // size).flatten()
-        tokens = (best % size).flatten()
-        state = model.decoder.reorder(state, rows)
-        history = torch.cat([history[rows], tokens[:, None]], dim=1)
-        done = done[rows] | (tokens == EOS)
-        if done.all():
-            break
-    found: list[list[Hypothesis]] = []
-    for b in range(batch):
-        beams = []
-        for k in range(beam_size):
-            row = history[b * beam_size + k].tolist()
-            if EOS in row:
-                row = row[: row.index(EOS) + 1]
-            total = totals[b, k].item()
-            score = total / max(1, len(row)) ** length_power
-            beams.append(Hypothesis(row, total, score))
-        found.append(sorted(beams, key=lambda h: h.score, reverse=True))
-    return found
-
-
-class Scores(NamedTuple):
-    """How good some translations are.
-
-    Args:
-        exact: Share of sentences in which every word and the end are right.
-        token: Share of reference words (``EOS`` counts as one) that stand at
-            the same place in the translation.
-        sentences: Number of sentences.
-
-    Built in :ref:`section 1.8 <sec-bottleneck>`.
-    """
-
-    exact: float
-    token: float
-    sentences: int
-
-
-def score_translations(
-    translations: Sequence[Sequence[int]], references: Sequence[Sequence[int]]
-) -> Scores:
-    """Compare translations with references, word by word.
-
-    Args:
-        translations: Word numbers of each translation, with its ``EOS``.
-        references: Word numbers of each reference, with its ``EOS``.
+        Bahdanau, Cho and Bengio (2015), section 3.1; Luong, Pham and
+        Manning (2015), section 3.1, equations 5 and 6.
 
     Example:
-        >>> score_translations([[5, 6, 2], [7, 8, 2]], [[5, 6, 2], [8, 7, 2]])
-        Scores(exact=0.5, token=0.6666666666666666, sentences=2)
+        >>> from attention_lib.scores import dot_score
+        >>> decoder = AttentionDecoder(9, 4, 6, score=dot_score)
+        >>> memory = Memory(torch.randn(2, 3, 6),
+        ...                 torch.ones(2, 1, 3, dtype=torch.bool),
+        ...                 torch.zeros(2, 6))
+        >>> words = torch.tensor([[1, 5], [1, 4]])
+        >>> decoder(words, memory).shape
+        torch.Size([2, 2, 9])
+        >>> decoder.attention_weights(words, memory).shape
+        torch.Size([2, 2, 3])
 
-    Built in :ref:`section 1.8 <sec-bottleneck>`.
+    Built in :ref:`section 3.5 <sec-attention-decoder>`.
     """
-    if len(translations) != len(references):
-        raise ValueError(
-            f"translations must be as many as references, got "
-            f"{len(translations)} and {len(references)}"
-        )
-    exact = right = words = 0
-    for translation, reference in zip(translations, references, strict=True):
-        exact += list(translation) == list(reference)
-        right += sum(
-            a == b for a, b in zip(translation, reference, strict=False)
-        )
-        words += len(reference)
-    count = len(references)
-    return Scores(exact / max(1, count), right / max(1, words), count)
 
-
-def evaluate(
-    model: Seq2Seq,
-    pairs: Sequence[Pair],
-    *,
-    batch_size: int = 256,
-    beam_size: int = 1,
-) -> Scores:
-    """Translate sentences freely and compare with the references.
-
-    The model reads its own words, not the true ones. A translation is cut
-    where it is ten words longer than the longest reference of its batch.
-
-    Args:
-        model: The translator.
-        pairs: The test sentences.
-        batch_size: Sentences at a time; it has no influence on the result.
-        beam_size: 1 decodes greedily.
-
-    Returns:
-        The share of exact sentences and of right words.
-
-    Built in :ref:`section 1.8 <sec-bottleneck>`.
-    """
-    check_sizes(batch_size=batch_size, beam_size=beam_size)
-    pairs = check_items("pairs", pairs, Pair, "pairs")
-    ordered = sorted(pairs, key=lambda pair: len(pair.source))
-    translations: list[list[int]] = []
-    for start in range(0, len(ordered), batch_size):
-        batch = make_batch(ordered[start : start + batch_size])
-        limit = batch.target_output.shape[1] + 10
-        if beam_size == 1:
-            translations += greedy_decode(
-                model, batch.source, batch.source_lengths, max_length=limit
+    def __init__(
+        self,
+        vocabulary_size: int,
+        embedding_dim: int,
+        hidden_dim: int,
+        *,
+        score: Callable[[Tensor, Tensor], Tensor],
+        memory_dim: int | None = None,
+        final_dim: int | None = None,
+        context_at: Literal["output", "input"] = "output",
+    ) -> None:
+        super().__init__()
+        if context_at not in ("output", "input"):
+            raise ValueError(
+                'context_at must be "output" (Luong) or "input" (Bahdanau), '
+                f"got {context_at!r}"
             )
+        memory_dim = hidden_dim if memory_dim is None else memory_dim
+        final_dim = hidden_dim if final_dim is None else final_dim
+        check_sizes(
+            vocabulary_size=vocabulary_size,
+            embedding_dim=embedding_dim,
+            hidden_dim=hidden_dim,
+            memory_dim=memory_dim,
+            final_dim=final_dim,
+        )
+        check_callable("score", score)
+        self.score = score
+        self.context_at = context_at
+        self.embedding = nn.Embedding(vocabulary_size, embedding_dim)
+        self.bridge = nn.Linear(final_dim, hidden_dim)
+        input_dim = embedding_dim
+        if context_at == "input":
+            input_dim += memory_dim
+        self.gru = nn.GRU(input_dim, hidden_dim, batch_first=True)
+        self.combine = nn.Linear(memory_dim + hidden_dim, hidden_dim)
+        self.output = nn.Linear(hidden_dim, vocabulary_size)
+
+    def start(self, memory: Memory) -> AttentionState:
+        """Make the first state from the encoder's final vector."""
+        check_type("memory", memory, Memory, "a Memory")
+        if memory.final is None:
+            raise ValueError(
+                "memory.final is None: the first state is made from a "
+                "sentence vector, and this encoder gives none"
+            )
+        if len(memory.final) != len(memory.states):
+            raise ValueError(
+                f"memory.final holds {len(memory.final)} sentences, "
+                f"memory.states {len(memory.states)}"
+            )
+        return AttentionState(torch.tanh(self.bridge(memory.final)), memory)
+
+    def step(
+        self, tokens: Int[Tensor, " B"], state: AttentionState
+    ) -> tuple[Float[Tensor, "B V"], AttentionState]:
+        """Read one word of each sentence and score the next."""
+        size = self.embedding.num_embeddings
+        check_indices("tokens", tokens, size, "(B,)")
+        logits, _, state = self._run(tokens[:, None], state)
+        return logits[:, 0], state
+
+    def forward(
+        self, target_input: Int[Tensor, "B Tq"], memory: Memory
+    ) -> Float[Tensor, "B Tq V"]:
+        """Score every next word, given the true words before it."""
+        return self._run_all(target_input, memory)[0]
+
+    def attention_weights(
+        self, target_input: Int[Tensor, "B Tq"], memory: Memory
+    ) -> Float[Tensor, "B Tq Tk"]:
+        """Say where the decoder looks for every next word.
+
+        Row ``t`` belongs to the word that follows ``target_input[:, t]``,
+        which is word ``t`` of ``target_output``.
+        """
+        return self._run_all(target_input, memory)[1]
+
+    def _run_all(
+        self, target_input: Tensor, memory: Memory
+    ) -> tuple[Tensor, Tensor, AttentionState]:
+        """Read the true words from the start."""
+        size = self.embedding.num_embeddings
+        check_indices("target_input", target_input, size, "(B, Tq)")
+        return self._run(target_input, self.start(memory))
+
+    def _look_back(
+        self, query: Tensor, memory: Memory
+    ) -> tuple[Tensor, Tensor]:
+        """Return contexts and weights of some queries."""
+        states = memory.states
+        return attend(
+            query, states, states, score=self.score, mask=memory.mask
+        )
+
+    def _run(
+        self, tokens: Tensor, state: AttentionState
+    ) -> tuple[Tensor, Tensor, AttentionState]:
+        """Read several words; return logits, weights and the last state."""
+        hidden, memory = state
+        if len(tokens) != len(hidden):
+            raise ValueError(
+                f"there are words of {len(tokens)} sentences, and the memory "
+                f"holds {len(hidden)}"
+            )
+        words = self.embedding(tokens)
+        if self.context_at == "output":
+            outputs, last = self.gru(words, hidden[None].contiguous())
+            contexts, weights = self._look_back(outputs, memory)
+            hidden = last[0]
         else:
-            found = beam_search(
-                model,
-                batch.source,
-                batch.source_lengths,
-                beam_size=beam_size,
-                max_length=limit,
+            steps = []
+            for word in words.split(1, dim=1):
+                context, row = self._look_back(hidden[:, None], memory)
+                output, last = self.gru(
+                    torch.cat([word, context], dim=-1),
+                    hidden[None].contiguous(),
+                )
+                hidden = last[0]
+                steps.append((output, context, row))
+            outputs, contexts, weights = (
+                torch.cat(parts, dim=1) for parts in zip(*steps, strict=True)
             )
-            translations += [beams[0].tokens for beams in found]
-    references = [[*CHINESE.encode(pair.target), EOS] for pair in ordered]
-    return score_translations(translations, references)
+        joined = torch.cat([contexts, outputs], dim=-1)
+        logits = self.output(torch.tanh(self.combine(joined)))
+        return logits, weights, AttentionState(hidden, memory)
 
 
-def evaluate_by_clauses(
-    model: Seq2Seq,
+def attention_model(
+    score: Callable[[Tensor, Tensor], Tensor],
     *,
-    clauses: Sequence[int] = (1, 2, 3, 4),
-    count: int = 200,
-    seed: int = 0,
-) -> dict[int, Scores]:
-    """Evaluate a translator on test sentences of each length.
+    hidden_dim: int = 64,
+    embedding_dim: int = 32,
+    context_at: Literal["output", "input"] = "output",
+) -> Seq2Seq:
+    """Build a translator with attention for the toy corpus.
+
+    The encoder reads in both directions with ``hidden_dim // 2`` units each,
+    so that queries and keys both have the width ``hidden_dim``.
 
     Args:
-        model: The translator.
-        clauses: The numbers of clauses.
-        count: Test sentences of each.
-        seed: Decides which sentences.
+        score: Compares queries and keys of width ``hidden_dim``.
+        hidden_dim: Width of the decoder's state and of the encoder's states;
+            an even number.
+        embedding_dim: Width of a word vector.
+        context_at: Where the context joins: ``"output"`` or ``"input"``.
 
-    Built in :ref:`section 1.8 <sec-bottleneck>`.
+    Raises:
+        ValueError: If ``hidden_dim`` is odd.
+
+    Example:
+        >>> from attention_lib.scores import dot_score
+        >>> model = attention_model(dot_score, hidden_dim=8)
+        >>> model.encoder.state_dim
+        8
+
+    Built in :ref:`section 3.5 <sec-attention-decoder>`.
     """
-    return {
-        number: evaluate(
-            model,
-            sample_pairs(count, clauses=number, split="test", seed=seed),
+    check_sizes(hidden_dim=hidden_dim)
+    if hidden_dim % 2:
+        raise ValueError(
+            "hidden_dim must be even, half for each direction of the "
+            f"encoder, got {hidden_dim}"
         )
-        for number in check_items("clauses", clauses, int, "whole numbers")
-    }
+    encoder = Encoder(
+        len(ENGLISH), embedding_dim, hidden_dim // 2, bidirectional=True
+    )
+    decoder = AttentionDecoder(
+        len(CHINESE),
+        embedding_dim,
+        hidden_dim,
+        score=score,
+        memory_dim=encoder.state_dim,
+        final_dim=encoder.final_dim,
+        context_at=context_at,
+    )
+    return Seq2Seq(encoder, decoder)

@@ -224,7 +224,7 @@ def draw(growth: dict[str, Any], path: Path) -> None:
     mpl.use("agg")
     import matplotlib.pyplot as plt
 
-    from attention_lib.figures import COLORS, use_book_style
+    from attention_lib.course.figures import COLORS, use_book_style
 
     use_book_style()
     lengths = growth["lengths"]

@@ -49,7 +49,7 @@ The names in `attention_lib.__all__` are stable:
 Import them from `attention_lib` itself; from which module they come may
 change. {{py:class}}`Memory <attention_lib.seq2seq.Memory>`,
 {{py:class}}`Seq2Seq <attention_lib.seq2seq.Seq2Seq>`,
-{{py:class}}`Pair <attention_lib.corpus.Pair>` and
+{{py:class}}`Pair <attention_lib.course.corpus.Pair>` and
 {{py:class}}`TransformerState <attention_lib.transformer.TransformerState>` are
 stable as far as the names above take or return them.
 
@@ -68,47 +68,48 @@ changelog lies beside the package in the repository.
 """
 EXERCISES = f"""\
 (api-exercises)=
-# `attention_lib.exercises`
+# `attention_lib.course.exercises`
 
 What checks the answers to the exercises.
 
 {NOTE}
 ```{{eval-rst}}
-.. py:module:: attention_lib.exercises
+.. py:module:: attention_lib.course.exercises
 
-.. autofunction:: attention_lib.exercises.check
+.. autofunction:: attention_lib.course.exercises.check
 ```
 """
 EXERCISES_INDEX = """\
-## {ref}`attention_lib.exercises <api-exercises>`
+## {ref}`attention_lib.course.exercises <api-exercises>`
 
 What checks the answers to the exercises.
 
-- {py:func}`~attention_lib.exercises.check`: Print a verdict on an answer.
+- {py:func}`~attention_lib.course.exercises.check`: Print a verdict on an
+  answer.
 """
 EXPLORABLES = f"""\
 (api-explorables)=
-# `attention_lib.explorables`
+# `attention_lib.course.explorables`
 
 The figures of the book that compute live, for notebooks.
 
 {NOTE}
 ```{{eval-rst}}
-.. py:module:: attention_lib.explorables
+.. py:module:: attention_lib.course.explorables
 
-.. autofunction:: attention_lib.explorables.explore
+.. autofunction:: attention_lib.course.explorables.explore
 
-.. autodata:: attention_lib.explorables.NAMES
+.. autodata:: attention_lib.course.explorables.NAMES
    :no-value:
 ```
 """
 EXPLORABLES_INDEX = """\
-## {ref}`attention_lib.explorables <api-explorables>`
+## {ref}`attention_lib.course.explorables <api-explorables>`
 
 The figures of the book that compute live, for notebooks.
 
-- {py:func}`~attention_lib.explorables.explore`: Return a figure of the book that computes live, to be displayed.
-- {py:data}`~attention_lib.explorables.NAMES`: The explorables, in the order of the chapters that they stand in.
+- {py:func}`~attention_lib.course.explorables.explore`: Return a figure of the book that computes live, to be displayed.
+- {py:data}`~attention_lib.course.explorables.NAMES`: The explorables, in the order of the chapters that they stand in.
 """  # noqa: E501
 
 

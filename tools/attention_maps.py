@@ -92,7 +92,7 @@ def weights_of(model: Any, pair: Any) -> list[Any]:
     The rows are the Chinese words without the end of the sentence; weights
     are rounded to thousandths.
     """
-    from attention_lib.corpus import make_batch
+    from attention_lib.course.corpus import make_batch
 
     model.eval()
     batch = make_batch([pair])
@@ -158,7 +158,7 @@ def summary(chapter: dict[str, Any]) -> dict[str, Any]:
 
 def alignment() -> dict[str, Any]:
     """Train chapter 3's translator and keep its maps."""
-    from attention_lib.seq2seq import train_run
+    from attention_lib.course.training import train_run
 
     chapter = alignment_settings()
     model, _ = train_run(
@@ -184,7 +184,7 @@ def heads() -> dict[str, Any]:
     """Train chapter 6's translators, one for each number of heads."""
     from functools import partial
 
-    from attention_lib.seq2seq import train_run
+    from attention_lib.course.training import train_run
 
     chapter = heads_settings()
     models = {

@@ -29,7 +29,7 @@ def shares() -> np.ndarray:
 
 def mixing() -> mpl.figure.Figure:
     """Draw a desk with a slider for each word, and the mix below."""
-    from attention_lib.figures import COLORS, use_book_style
+    from attention_lib.course.figures import COLORS, use_book_style
 
     use_book_style()
     shades = [COLORS[name] for name in ("pink", "orange", "sky")]

@@ -4,8 +4,8 @@ Each figure is a Vega-Altair chart whose parameters are bound to sliders and
 lists, and whose expressions compute the softmax. It is compiled to Vega here,
 so that a page loads one library, and drawn once as a static picture.
 
-    python tools/explorables.py             write attention_lib/explorables
-    python tools/explorables.py --check     fail if writing would change one
+    python tools/explorables.py          write attention_lib/course/explorables
+    python tools/explorables.py --check  fail if writing would change one
 
 The maps of trained models come from ``tools/attention_maps.py``.
 """
@@ -27,7 +27,7 @@ import numpy as np
 from py_mini_racer import MiniRacer
 
 ROOT = Path(__file__).resolve().parent.parent
-TARGET = ROOT / "attention_lib" / "explorables"
+TARGET = ROOT / "attention_lib" / "course" / "explorables"
 VENDOR = ROOT / "vendor"
 MAPS = ROOT / "tools" / "attention_maps.json"
 sys.path.insert(0, str(ROOT))
@@ -933,7 +933,7 @@ def fonts() -> list[Any]:
     from matplotlib import font_manager
 
     latin = font_manager.findfont("DejaVu Sans")
-    chinese = ROOT / "attention_lib" / "fonts" / "CourseCJK-Regular.otf"
+    chinese = ROOT / "attention_lib" / "course" / "fonts" / "CourseCJK-Regular.otf"
     found = [font_manager.get_font(path) for path in (latin, str(chinese))]
     for font in found:
         font.set_size(100, 72)

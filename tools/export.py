@@ -1,10 +1,10 @@
 """Write the modules of ``attention_lib`` from the chapters' exported cells.
 
 A cell whose first line is ``#| export module`` belongs to the module of that
-name. A module comes from one notebook; its first cell opens with the module's
-docstring. What a cell uses from another module of the same notebook is
-imported by itself; every public function or class gets a link back to the
-numbered section that built it.
+name. A module's cells may come from several notebooks, in the order of
+``_toc.yml``; the first opens with the module's docstring. What a cell uses
+from another module of the same notebook is imported by itself; every public
+function or class gets a link back to the numbered section that built it.
 
     python tools/export.py           write the modules
     python tools/export.py --check   fail if writing would change a byte
@@ -159,50 +159,62 @@ def read_cells(path: Path) -> list[Cell]:
     return cells
 
 
-def join_module(name: str, cells: list[Cell], source: str) -> str:
-    """Return the text of one module from all exported cells of a chapter."""
-    own = [cell for cell in cells if cell.module == name]
-    docstring = ast.get_docstring(own[0].tree)
+def join_module(name: str, chapters: dict[str, list[Cell]]) -> str:
+    """Return the text of one module from the exported cells of all chapters.
+
+    Imports at the top of a cell move to the top of the module, less those
+    from the module itself.
+    """
+    own = {
+        source: [cell for cell in cells if cell.module == name]
+        for source, cells in chapters.items()
+    }
+    sources = [source for source, cells in own.items() if cells]
+    cells = [cell for source in sources for cell in own[source]]
+    docstring = ast.get_docstring(cells[0].tree)
     if docstring is None:
         raise ExportError(
-            f"{source}: the first cell of {name} has no module docstring"
+            f"{sources[0]}: the first cell of {name} has no module docstring"
         )
-    first = own[0].tree.body[0]
-    body = [cell.with_back_links() for cell in own]
-    body[0] = "\n".join(body[0].splitlines()[first.end_lineno :]).strip()
-    missing = set().union(*(cell.used for cell in own)) - set().union(
-        *(cell.defined for cell in own)
-    )
-    imports = {}
+    imports, body = [], []
     for cell in cells:
-        if cell.module != name and (names := missing & set(cell.public())):
-            imports.setdefault(cell.module, set()).update(names)
-    header = "\n".join(
-        f"from attention_lib.{module} import {', '.join(sorted(names))}"
-        for module, names in sorted(imports.items())
+        leading, rest = split_imports(cell.with_back_links())
+        imports += [line for line in leading if f"_lib.{name} " not in line]
+        body.append(rest)
+    missing = set().union(*(cell.used for cell in cells)) - set().union(
+        *(cell.defined for cell in cells)
     )
-    public = sorted({name for cell in own for name in cell.public()})
+    for source in sources:
+        for cell in chapters[source]:
+            if cell.module != name and (use := missing & set(cell.public())):
+                listed = ", ".join(sorted(use))
+                imports.append(
+                    f"from attention_lib.{cell.module} import {listed}"
+                )
+    public = sorted({name for cell in cells for name in cell.public()})
     listing = "".join(f"    {entry!r},\n" for entry in public)
-    future = "from __future__ import annotations\n"
-    imported, rest = split_imports(body[0].replace(future, ""))
     return (
-        f"# Written by tools/export.py from {source}: edit there.\n"
-        f'"""{docstring}\n"""\n\n{future}\n{header}\n{imported}\n\n'
-        f"__all__ = [\n{listing}]\n\n"
-        + "\n\n\n".join([rest, *body[1:]])
+        f"# Written by tools/export.py from these cells, to be edited there:\n"
+        f"# {', '.join(sources)}"
+        f'\n"""{docstring}\n"""\n\nfrom __future__ import annotations\n\n'
+        + "\n".join(imports)
+        + f"\n\n__all__ = [\n{listing}]\n\n"
+        + "\n\n\n".join(body)
         + "\n"
     )
 
 
-def split_imports(code: str) -> tuple[str, str]:
-    """Split a cell after its leading imports."""
-    last = 0
+def split_imports(code: str) -> tuple[list[str], str]:
+    """Split a cell into the imports that lead it and the rest."""
+    imports, last = [], 0
     for node in ast.parse(code).body:
-        if not isinstance(node, ast.Import | ast.ImportFrom):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            if getattr(node, "module", None) != "__future__":
+                imports.append(ast.unparse(node))
+        elif not (last == 0 and isinstance(node, ast.Expr)):
             break
         last = node.end_lineno
-    lines = code.splitlines()
-    return "\n".join(lines[:last]), "\n".join(lines[last:])
+    return imports, "\n".join(code.splitlines()[last:]).strip()
 
 
 def ruff(text: str, *arguments: str) -> str:
@@ -219,45 +231,55 @@ def ruff(text: str, *arguments: str) -> str:
     return done.stdout
 
 
+def chapter_paths() -> list[Path]:
+    """Return the chapters in the order of the table of contents."""
+    toc = (ROOT / "_toc.yml").read_text("utf-8")
+    names = re.findall(r"chapters/(\d\d_\w+)", toc)
+    return [CHAPTERS / f"{name}.ipynb" for name in names]
+
+
 def build_modules() -> dict[str, str]:
     """Return the text of every module, by name."""
-    sources: dict[str, Path] = {}
+    chapters = {path.name: read_cells(path) for path in chapter_paths()}
+    check_order(chapters)
     modules: dict[str, str] = {}
-    for path in sorted(CHAPTERS.glob("[0-9][0-9]_*.ipynb")):
-        cells = read_cells(path)
-        for name in dict.fromkeys(cell.module for cell in cells):
-            if name in sources:
-                raise ExportError(
-                    f"module {name} comes from {sources[name].name} "
-                    f"and from {path.name}"
-                )
-            sources[name] = path
-            text = join_module(name, cells, path.name)
-            text = ruff(
-                text, "check", "--quiet", "--select", "I,F401,RUF022", "--fix",
-                "--stdin-filename", f"attention_lib/{name}.py",
-            )  # fmt: skip
-            modules[name] = ruff(text, "format", "--quiet")
-    check_order(sources)
+    cells = [cell for cells in chapters.values() for cell in cells]
+    for name in dict.fromkeys(cell.module for cell in cells):
+        text = ruff(
+            join_module(name, chapters),
+            "check", "--quiet", "--select", "I,F401,RUF022", "--fix",
+            "--stdin-filename", f"attention_lib/{name}.py",
+        )  # fmt: skip
+        modules[name] = ruff(text, "format", "--quiet")
     return modules
 
 
-def check_order(sources: dict[str, Path]) -> None:
+def check_order(chapters: dict[str, list[Cell]]) -> None:
     """Refuse a chapter that imports what it or a later one exports."""
-    for path in sorted(CHAPTERS.glob("[0-9][0-9]_*.ipynb")):
-        for cell in nbformat.read(path, as_version=4).cells:
-            if cell.cell_type != "code":
+    later = {
+        (cell.module, name)
+        for cells in chapters.values()
+        for cell in cells
+        for name in cell.public()
+    }
+    for source, cells in chapters.items():
+        for cell in nbformat.read(CHAPTERS / source, as_version=4).cells:
+            if cell.cell_type != "code" or cell.source.startswith("%"):
                 continue
-            for name in re.findall(
-                r"^\s*(?:from|import)\s+attention_lib\.(\w+)",
+            for module, names in re.findall(
+                r"^\s*from attention_lib\.(\w+) import (\([^)]*\)|.*)",
                 cell.source,
                 flags=re.MULTILINE,
             ):
-                if name in sources and sources[name].name >= path.name:
-                    raise ExportError(
-                        f"{path.name} imports attention_lib.{name}, which "
-                        f"is exported by {sources[name].name}"
-                    )
+                for name in re.findall(r"\w+", names):
+                    if (module, name) in later:
+                        raise ExportError(
+                            f"{source} imports {name} of attention_lib."
+                            f"{module}, which it or a later chapter exports"
+                        )
+        later -= {
+            (cell.module, name) for cell in cells for name in cell.public()
+        }
 
 
 def main() -> int:
@@ -279,7 +301,9 @@ def main() -> int:
             if not check:
                 target.write_text(text, "utf-8")
     orphans = {
-        path.stem for path in PACKAGE.glob("*.py") if path.stem != "__init__"
+        path.stem
+        for path in PACKAGE.glob("*.py")
+        if path.read_text("utf-8").startswith("# Written by")
     } - set(modules)
     for name in sorted(orphans):
         print(f"export: attention_lib/{name}.py has no source chapter")

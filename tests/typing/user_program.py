@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import attention_lib as lib
-from attention_lib import corpus, reference, seq2seq
+from attention_lib import reference, seq2seq
+from attention_lib.course import corpus
 
 query = torch.randn(2, 3, 8)
 key, value = torch.randn(2, 5, 8), torch.randn(2, 5, 4)

@@ -25,7 +25,7 @@ from sphinx.directives.patches import Figure
 from sphinx.util.fileutil import copy_asset
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-FOLDER = ROOT / "attention_lib" / "explorables"
+FOLDER = ROOT / "attention_lib" / "course" / "explorables"
 SCRIPT = "explorable.js"
 WEB = ("html", "dirhtml")
 

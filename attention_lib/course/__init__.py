@@ -1,0 +1,1 @@
+"""What the book needs and an importer does not: corpus, training, figures."""
