@@ -3,30 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd import forward_ad
-
-__all__ = [
-    "check_array",
-    "check_axis",
-    "check_callable",
-    "check_indices",
-    "check_items",
-    "check_lengths",
-    "check_no_tangent",
-    "check_number",
-    "check_shapes",
-    "check_sizes",
-    "check_tensor",
-    "check_type",
-    "check_width",
-]
 
 
 def check_type(
@@ -217,3 +201,295 @@ def check_shapes(
             "the leading axes of query, key and value must broadcast, got "
             f"{query}, {key} and {value}"
         ) from None
+
+
+def kind_of(value: Any) -> str:
+    """Say what a value is: the type of a tensor's numbers, or its class."""
+    if isinstance(value, Tensor):
+        return str(value.dtype)
+    return type(value).__name__
+
+
+def check_flags(**flags: Any) -> None:
+    """Refuse what PyTorch would take for True, such as a string."""
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise TypeError(f"{name} must be True or False, got {flag!r}")
+
+
+def check_inputs(**inputs: Any) -> None:
+    """Refuse inputs that are no floating-point tensors of one kind."""
+    first, *_ = inputs.values()
+    for name, tensor in inputs.items():
+        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+            raise TypeError(
+                f"{name} must be a floating-point tensor, got "
+                f"{kind_of(tensor)}"
+            )
+        if tensor.dim() < 2:
+            raise ValueError(
+                f"{name} must have shape (..., length, width), got "
+                f"{tuple(tensor.shape)}"
+            )
+        if tensor.device != first.device:
+            raise ValueError(
+                f"{name} is on {tensor.device}, {next(iter(inputs))} on "
+                f"{first.device}"
+            )
+        if tensor.dtype != first.dtype:
+            raise TypeError(
+                f"{', '.join(inputs)} must share one type, got "
+                f"{tensor.dtype} beside {first.dtype}"
+            )
+
+
+def check_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    scaled: bool = False,
+) -> tuple[Tensor | None, Tensor | None]:
+    """Refuse what no attention can use; return mask and bias lined up.
+
+    The one gate of ``attend``, ``scaled_dot_product_attention`` and what
+    stands in for them. With ``scaled``, query and key are multiplied as they
+    are, and a key head may serve a group of query heads.
+    """
+    check_inputs(query=query, key=key, value=value)
+    shapes = (query.shape, key.shape, value.shape)
+    if key.shape[-2] != value.shape[-2]:
+        _refuse_shapes("key and value must be equally long", shapes)
+    if scaled and query.shape[-1] != key.shape[-1]:
+        _refuse_shapes("query and key must be equally wide", shapes)
+    leading = query.shape[:-2]
+    if not leading == key.shape[:-2] == value.shape[:-2]:
+        fewer = query.dim() > 2 < key.dim() and key.shape[-3] > 1
+        if scaled and fewer and query.shape[-3] > key.shape[-3]:
+            if query.shape[-3] % key.shape[-3]:
+                _refuse_shapes("key heads must divide query heads", shapes)
+            shapes = tuple((*s[:-3], *s[-2:]) for s in shapes)
+        try:
+            leading = torch.broadcast_shapes(  # type: ignore[no-untyped-call]
+                *(shape[:-2] for shape in shapes)
+            )
+        except RuntimeError:
+            _refuse_shapes("the axes before the last two must match", shapes)
+        if len(shapes[0]) < query.dim():
+            leading = (*leading, query.shape[-3])
+    scores = (*leading, query.shape[-2], key.shape[-2])
+    if mask is not None:
+        mask = fit_mask("mask", mask, scores, query.device)
+    if bias is not None:
+        check_tensor("bias", bias, "floating-point")
+        _check_fits("bias", bias, scores, query.device)
+    return mask, bias
+
+
+def _refuse_shapes(rule: str, shapes: Sequence[Sequence[int]]) -> NoReturn:
+    query, key, value = map(tuple, shapes)
+    raise ValueError(f"{rule}, got query {query}, key {key}, value {value}")
+
+
+def fit_mask(
+    name: str, mask: Any, scores: Sequence[int], device: torch.device
+) -> Tensor:
+    """Refuse a mask with no meaning for such scores; else line it up.
+
+    Beside four axes of scores, three axes mean (B, Tq or 1, Tk): one mask
+    for each sample, whatever the number of heads.
+    """
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        raise TypeError(
+            f"{name} must be a boolean tensor (True = may be attended), got "
+            f"{kind_of(mask)}. mask.bool() converts 0 and 1, from_sdpa_mask "
+            "0 and -inf, padding_mask lengths, from_attention_mask (B, T) "
+            "with 1 = keep; numbers to add to the scores go to bias="
+        )
+    if mask.dim() == 3 and len(scores) == 4:
+        mask = mask[:, None]
+    _check_fits(name, mask, scores, device)
+    return mask
+
+
+def _check_fits(
+    name: str, tensor: Tensor, scores: Sequence[int], device: torch.device
+) -> None:
+    """Refuse a mask or bias that does not broadcast to the scores."""
+    if tensor.device != device:
+        raise ValueError(f"{name} is on {tensor.device}, scores on {device}")
+    tail = scores[len(scores) - tensor.dim() :]
+    if tensor.dim() > len(scores) or any(
+        size not in (1, wanted)
+        for size, wanted in zip(tensor.shape, tail, strict=True)
+    ):
+        hint = ""
+        if tensor.dim() == 2:
+            hint = (
+                "; two axes mean (Tq, Tk): is it (B, T) with 1 = keep? Then "
+                "pass from_attention_mask(mask)"
+            )
+        raise ValueError(
+            f"{name} of shape {tuple(tensor.shape)} does not fit scores "
+            f"{tuple(scores)}{hint}"
+        )
+
+
+def check_keep(mask: Any) -> None:
+    """Refuse what is no mask (B, T) of 1 = keep and 0 = pad."""
+    if not isinstance(mask, Tensor):
+        raise TypeError(
+            f"attention_mask must be a tensor, got {kind_of(mask)}"
+        )
+    if mask.dim() != 2:
+        raise ValueError(
+            f"attention_mask must have shape (B, T), got {tuple(mask.shape)}"
+        )
+    if mask.dtype != torch.bool and has_values(mask):
+        wrong = (mask != 0) & (mask != 1)
+        if bool(wrong.any()):
+            raise ValueError(
+                "attention_mask must hold 1 (keep) and 0 (pad), got "
+                f"{mask[wrong][0].item()}; is it additive, or token ids?"
+            )
+
+
+def check_row_lengths(
+    lengths: Any, max_length: int | None, side: str
+) -> tuple[Tensor, int]:
+    """Refuse what cannot be lengths of padded rows; return both filled in."""
+    if not isinstance(lengths, Tensor):
+        lengths = torch.as_tensor(lengths)
+        lengths = lengths if lengths.numel() else lengths.long()
+    if lengths.dtype == torch.bool or lengths.is_floating_point():
+        raise TypeError(
+            f"lengths must hold integers, got {lengths.dtype}; "
+            "did you pass a mask instead of lengths?"
+        )
+    if lengths.dim() != 1:
+        raise ValueError(
+            f"lengths must have shape (B,), got {tuple(lengths.shape)}; "
+            "did you pass token ids?"
+        )
+    if side not in ("right", "left"):
+        raise ValueError(f"side must be 'right' or 'left', got {side!r}")
+    if max_length is None:
+        max_length = int(lengths.max()) if len(lengths) else 0
+    check_sizes(0, max_length=max_length)
+    if len(lengths) and has_values(lengths):
+        shortest, longest = (int(end) for end in lengths.aminmax())
+        if shortest < 0 or longest > max_length:
+            raise ValueError(
+                f"lengths must lie between 0 and max_length={max_length}, "
+                f"got {shortest} to {longest}"
+            )
+    return lengths, max_length
+
+
+def has_values(tensor: Tensor) -> bool:
+    """Tell whether numbers are there: not when tracing, vmapping, on meta."""
+    if tensor.device.type == "meta" or torch.compiler.is_compiling():
+        return False
+    try:
+        tensor.sum().item()
+    except RuntimeError:
+        return False
+    return True
+
+
+def check_layer_sizes(
+    d_model: int, num_heads: int, num_kv_heads: int, d_head: int | None
+) -> None:
+    """Refuse heads and widths of which no layer can be built."""
+    check_sizes(
+        d_model=d_model, num_heads=num_heads, num_kv_heads=num_kv_heads
+    )
+    if d_head is not None:
+        check_sizes(d_head=d_head)
+    elif d_model % num_heads:
+        raise ValueError(
+            f"num_heads={num_heads} does not divide d_model={d_model}; "
+            "d_head= sets the width of a head"
+        )
+    if num_heads % num_kv_heads:
+        raise ValueError(
+            f"num_kv_heads={num_kv_heads} does not divide "
+            f"num_heads={num_heads}"
+        )
+
+
+def check_layer_call(
+    layer: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    bias: Tensor | None,
+    positions: Tensor | None,
+    cache: Any,
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Refuse a call of a layer before a cache is written to.
+
+    Returns mask and bias, lined up with the scores, and the positions.
+    """
+    widths = (layer.d_model, layer.kdim, layer.vdim)
+    inputs = {"query": query, "key": key, "value": value}
+    check_inputs(**inputs)
+    for (name, tensor), width in zip(inputs.items(), widths, strict=True):
+        if tensor.dim() != 3 or tensor.shape[-1] != width:
+            raise ValueError(
+                f"{name} must have shape (B, T, {width}), got "
+                f"{tuple(tensor.shape)}"
+            )
+    if not query.shape[0] == key.shape[0] == value.shape[0]:
+        raise ValueError(
+            "query, key and value must hold as many samples, got shapes "
+            f"{[tuple(tensor.shape) for tensor in inputs.values()]}; the "
+            "batch comes first, (B, T, width)"
+        )
+    if key.shape[1] != value.shape[1]:
+        raise ValueError(
+            f"key and value must be equally long, got {tuple(key.shape)} and "
+            f"{tuple(value.shape)}"
+        )
+    cached = _check_cache(cache, key is not query and key.shape[1] > 0)
+    (batch, queries, _), keys = query.shape, key.shape[1]
+    scores = (batch, layer.num_heads, queries, cached + keys)
+    if mask is not None:
+        mask = fit_mask("mask", mask, scores, query.device)
+    if bias is not None:
+        check_tensor("bias", bias, "floating-point")
+        _check_fits("bias", bias, scores, query.device)
+    if positions is None:
+        if layer.rotary is not None:
+            start = cached + min(0, keys - queries)
+            positions = torch.arange(start, cached + keys, device=query.device)
+    elif layer.rotary is None:
+        raise ValueError("positions need a layer with rotary=")
+    elif positions.shape[-1] != keys or queries > keys:
+        raise ValueError(
+            f"positions must be those of the {keys} keys of this call, of "
+            f"which the {queries} queries take the last, got shape "
+            f"{tuple(positions.shape)}"
+        )
+    return mask, bias, positions
+
+
+def _check_cache(cache: Any, other: bool) -> int:
+    """Return how many keys a cache holds; refuse to mix two sequences."""
+    if cache is None:
+        return 0
+    if not (hasattr(cache, "length") and hasattr(cache, "update")):
+        raise TypeError(
+            f"cache must have length and update, got {kind_of(cache)}"
+        )
+    if cache.length and other:
+        raise ValueError(
+            "key is given beside a filled cache: a cache of another sequence "
+            "is filled once, then pass key[:, :0]; in self-attention, leave "
+            "key out"
+        )
+    length: int = cache.length
+    return length

@@ -933,7 +933,9 @@ def fonts() -> list[Any]:
     from matplotlib import font_manager
 
     latin = font_manager.findfont("DejaVu Sans")
-    chinese = ROOT / "attention_lib" / "course" / "fonts" / "CourseCJK-Regular.otf"
+    chinese = (
+        ROOT / "attention_lib" / "course" / "fonts" / "CourseCJK-Regular.otf"
+    )
     found = [font_manager.get_font(path) for path in (latin, str(chinese))]
     for font in found:
         font.set_size(100, 72)
