@@ -10,7 +10,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.amp.autocast_mode import is_autocast_available
 from torch.autograd import forward_ad
+
+
+# Asked once: a compiler cannot always follow the question.
+AUTOCAST_DEVICES = frozenset(
+    filter(
+        is_autocast_available,
+        ("cpu", "cuda", "hpu", "ipu", "mps", "mtia", "xla", "xpu"),
+    )
+)
 
 
 def check_type(
@@ -57,7 +67,7 @@ def check_sizes(least: int = 1, **sizes: Any) -> None:
 def check_no_tangent(name: str, *tensors: Tensor) -> None:
     """Refuse forward-mode differentiation, which would find 0."""
     for tensor in tensors:
-        dual = forward_ad.unpack_dual(tensor)  # type: ignore[no-untyped-call]
+        dual = forward_ad.unpack_dual(tensor)
         if dual.tangent is not None:
             raise NotImplementedError(
                 f"{name} has no derivative in forward mode, as jvp and "
@@ -217,30 +227,46 @@ def check_flags(**flags: Any) -> None:
             raise TypeError(f"{name} must be True or False, got {flag!r}")
 
 
-def check_inputs(**inputs: Any) -> None:
-    """Refuse inputs that are no floating-point tensors of one kind."""
-    first, *_ = inputs.values()
-    for name, tensor in inputs.items():
-        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
-            raise TypeError(
-                f"{name} must be a floating-point tensor, got "
-                f"{kind_of(tensor)}"
-            )
-        if tensor.dim() < 2:
-            raise ValueError(
-                f"{name} must have shape (..., length, width), got "
-                f"{tuple(tensor.shape)}"
-            )
-        if tensor.device != first.device:
-            raise ValueError(
-                f"{name} is on {tensor.device}, {next(iter(inputs))} on "
-                f"{first.device}"
-            )
-        if tensor.dtype != first.dtype:
-            raise TypeError(
-                f"{', '.join(inputs)} must share one type, got "
-                f"{tensor.dtype} beside {first.dtype}"
-            )
+def refuse_input(name: str, value: Any) -> NoReturn:
+    """Say why something is no query, key or value."""
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        raise TypeError(
+            f"{name} must be a floating-point tensor, got {kind_of(value)}"
+        )
+    raise ValueError(
+        f"{name} must have shape (..., length, width), got "
+        f"{tuple(value.shape)}"
+    )
+
+
+def check_inputs(query: Tensor, key: Tensor, value: Tensor) -> None:
+    """Refuse inputs that are no tensors of one kind of number."""
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if not (
+            isinstance(tensor, Tensor)
+            and tensor.is_floating_point()
+            and tensor.dim() > 1
+        ):
+            refuse_input(name, tensor)
+    if not query.dtype == key.dtype == value.dtype:
+        kind = query.device.type
+        if kind in AUTOCAST_DEVICES and torch.is_autocast_enabled(kind):
+            return  # layers choose their own precision
+        raise TypeError(
+            "query, key and value must share one type, got "
+            f"{query.dtype}, {key.dtype} and {value.dtype}"
+        )
+    if not query.device == key.device == value.device:
+        raise ValueError(
+            "query, key and value must be on one device, got "
+            f"{query.device}, {key.device} and {value.device}"
+        )
+
+
+def refuse_shapes(rule: str, *inputs: Tensor) -> NoReturn:
+    """Say that the shapes of query, key and value break a rule."""
+    query, key, value = (tuple(tensor.shape) for tensor in inputs)
+    raise ValueError(f"{rule}, got query {query}, key {key}, value {value}")
 
 
 def check_attention(
@@ -249,52 +275,60 @@ def check_attention(
     value: Tensor,
     mask: Tensor | None = None,
     bias: Tensor | None = None,
-    *,
-    scaled: bool = False,
+    **flags: bool,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Refuse what no attention can use; return mask and bias lined up.
+    """Refuse what no scaled attention can use; return mask and bias fitted.
 
-    The one gate of ``attend``, ``scaled_dot_product_attention`` and what
-    stands in for them. With ``scaled``, query and key are multiplied as they
-    are, and a key head may serve a group of query heads.
+    The one gate of ``scaled_dot_product_attention`` and what stands in for
+    it: each key head may serve a group of query heads.
     """
-    check_inputs(query=query, key=key, value=value)
-    shapes = (query.shape, key.shape, value.shape)
+    for flag in flags.values():
+        if flag is not True and flag is not False:
+            check_flags(**flags)
+    for tensor in (query, key, value):
+        if (
+            not isinstance(tensor, Tensor)
+            or tensor.dim() < 2
+            or not tensor.is_floating_point()
+            or tensor.dtype != query.dtype
+            or tensor.device != query.device
+        ):
+            check_inputs(query, key, value)
     if key.shape[-2] != value.shape[-2]:
-        _refuse_shapes("key and value must be equally long", shapes)
-    if scaled and query.shape[-1] != key.shape[-1]:
-        _refuse_shapes("query and key must be equally wide", shapes)
-    leading = query.shape[:-2]
+        refuse_shapes("key and value must be equally long", query, key, value)
+    if query.shape[-1] != key.shape[-1]:
+        refuse_shapes("query and key must be equally wide", query, key, value)
+    leading: Sequence[int] = query.shape[:-2]
     if not leading == key.shape[:-2] == value.shape[:-2]:
-        fewer = query.dim() > 2 < key.dim() and key.shape[-3] > 1
-        if scaled and fewer and query.shape[-3] > key.shape[-3]:
-            if query.shape[-3] % key.shape[-3]:
-                _refuse_shapes("key heads must divide query heads", shapes)
-            shapes = tuple((*s[:-3], *s[-2:]) for s in shapes)
-        try:
-            leading = torch.broadcast_shapes(  # type: ignore[no-untyped-call]
-                *(shape[:-2] for shape in shapes)
-            )
-        except RuntimeError:
-            _refuse_shapes("the axes before the last two must match", shapes)
-        if len(shapes[0]) < query.dim():
-            leading = (*leading, query.shape[-3])
+        leading = _join_leading(query, key, value)
     scores = (*leading, query.shape[-2], key.shape[-2])
     if mask is not None:
-        mask = fit_mask("mask", mask, scores, query.device)
+        mask = fit_mask(mask, scores, query.device)
     if bias is not None:
-        check_tensor("bias", bias, "floating-point")
-        _check_fits("bias", bias, scores, query.device)
+        bias = fit_bias(bias, scores, query.device)
     return mask, bias
 
 
-def _refuse_shapes(rule: str, shapes: Sequence[Sequence[int]]) -> NoReturn:
-    query, key, value = map(tuple, shapes)
-    raise ValueError(f"{rule}, got query {query}, key {key}, value {value}")
+def _join_leading(query: Tensor, key: Tensor, value: Tensor) -> Sequence[int]:
+    """Broadcast the axes before the last two; grouped heads count once."""
+    heads: tuple[int, ...] = ()
+    shapes = [tensor.shape[:-2] for tensor in (query, key, value)]
+    if query.dim() > 2 < key.dim() and 1 < key.shape[-3] < query.shape[-3]:
+        if query.shape[-3] % key.shape[-3]:
+            refuse_shapes(
+                "key heads must divide query heads", query, key, value
+            )
+        heads = (query.shape[-3],)
+        shapes = [shape[:-1] for shape in shapes]
+    try:
+        outer = torch.broadcast_shapes(*shapes)
+    except RuntimeError:
+        refuse_shapes("axes before the last two must match", query, key, value)
+    return (*outer, *heads)
 
 
 def fit_mask(
-    name: str, mask: Any, scores: Sequence[int], device: torch.device
+    mask: Any, scores: Sequence[int], device: torch.device, name: str = "mask"
 ) -> Tensor:
     """Refuse a mask with no meaning for such scores; else line it up.
 
@@ -310,31 +344,54 @@ def fit_mask(
         )
     if mask.dim() == 3 and len(scores) == 4:
         mask = mask[:, None]
-    _check_fits(name, mask, scores, device)
+    if mask.dim() > len(scores) or mask.device != device:
+        refuse_fit(name, mask, scores, device)
+    for axis in range(-mask.dim(), 0):
+        if mask.shape[axis] not in (1, scores[axis]):
+            refuse_fit(name, mask, scores, device)
     return mask
 
 
-def _check_fits(
+def fit_bias(bias: Any, scores: Sequence[int], device: torch.device) -> Tensor:
+    """Refuse a bias that does not broadcast to the scores."""
+    check_tensor("bias", bias, "floating-point")
+    if bias.dim() > len(scores) or bias.device != device:
+        refuse_fit("bias", bias, scores, device)
+    for axis in range(-bias.dim(), 0):
+        if bias.shape[axis] not in (1, scores[axis]):
+            refuse_fit("bias", bias, scores, device)
+    return bias
+
+
+def refuse_fit(
     name: str, tensor: Tensor, scores: Sequence[int], device: torch.device
-) -> None:
-    """Refuse a mask or bias that does not broadcast to the scores."""
+) -> NoReturn:
+    """Say why a mask or bias does not belong to the scores."""
     if tensor.device != device:
         raise ValueError(f"{name} is on {tensor.device}, scores on {device}")
-    tail = scores[len(scores) - tensor.dim() :]
-    if tensor.dim() > len(scores) or any(
-        size not in (1, wanted)
-        for size, wanted in zip(tensor.shape, tail, strict=True)
-    ):
-        hint = ""
-        if tensor.dim() == 2:
-            hint = (
-                "; two axes mean (Tq, Tk): is it (B, T) with 1 = keep? Then "
-                "pass from_attention_mask(mask)"
-            )
-        raise ValueError(
-            f"{name} of shape {tuple(tensor.shape)} does not fit scores "
-            f"{tuple(scores)}{hint}"
+    hint = ""
+    if tensor.dim() == 2:
+        hint = (
+            "; two axes mean (Tq, Tk): is it (B, T) with 1 = keep? Then "
+            "pass from_attention_mask(mask)"
         )
+    raise ValueError(
+        f"{name} of shape {tuple(tensor.shape)} does not fit scores "
+        f"{tuple(scores)}{hint}"
+    )
+
+
+def truth(statement: Tensor) -> bool | None:
+    """Return what is true, or None where there are no values to look at.
+
+    There are none while a compiler traces, under vmap, and on meta tensors.
+    """
+    if statement.device.type == "meta" or torch.compiler.is_compiling():
+        return None
+    try:
+        return bool(statement)
+    except RuntimeError:
+        return None
 
 
 def check_keep(mask: Any) -> None:
@@ -347,13 +404,11 @@ def check_keep(mask: Any) -> None:
         raise ValueError(
             f"attention_mask must have shape (B, T), got {tuple(mask.shape)}"
         )
-    if mask.dtype != torch.bool and has_values(mask):
-        wrong = (mask != 0) & (mask != 1)
-        if bool(wrong.any()):
-            raise ValueError(
-                "attention_mask must hold 1 (keep) and 0 (pad), got "
-                f"{mask[wrong][0].item()}; is it additive, or token ids?"
-            )
+    if truth(((mask != 0) & (mask != 1)).any()):
+        raise ValueError(
+            "attention_mask must hold 1 (keep) and 0 (pad): is it additive, "
+            "or token ids?"
+        )
 
 
 def check_row_lengths(
@@ -378,25 +433,12 @@ def check_row_lengths(
     if max_length is None:
         max_length = int(lengths.max()) if len(lengths) else 0
     check_sizes(0, max_length=max_length)
-    if len(lengths) and has_values(lengths):
-        shortest, longest = (int(end) for end in lengths.aminmax())
-        if shortest < 0 or longest > max_length:
-            raise ValueError(
-                f"lengths must lie between 0 and max_length={max_length}, "
-                f"got {shortest} to {longest}"
-            )
+    if truth(((lengths < 0) | (lengths > max_length)).any()):
+        raise ValueError(
+            f"lengths must lie between 0 and max_length={max_length}, got "
+            f"{lengths.tolist()}"
+        )
     return lengths, max_length
-
-
-def has_values(tensor: Tensor) -> bool:
-    """Tell whether numbers are there: not when tracing, vmapping, on meta."""
-    if tensor.device.type == "meta" or torch.compiler.is_compiling():
-        return False
-    try:
-        tensor.sum().item()
-    except RuntimeError:
-        return False
-    return True
 
 
 def check_layer_sizes(
@@ -434,41 +476,34 @@ def check_layer_call(
 
     Returns mask and bias, lined up with the scores, and the positions.
     """
+    for tensor in (query, key, value):
+        if not isinstance(tensor, Tensor) or tensor.dim() != 3:
+            check_inputs(query, key, value)
+            refuse_shapes("inputs must be (B, T, width)", query, key, value)
     widths = (layer.d_model, layer.kdim, layer.vdim)
-    inputs = {"query": query, "key": key, "value": value}
-    check_inputs(**inputs)
-    for (name, tensor), width in zip(inputs.items(), widths, strict=True):
-        if tensor.dim() != 3 or tensor.shape[-1] != width:
-            raise ValueError(
-                f"{name} must have shape (B, T, {width}), got "
-                f"{tuple(tensor.shape)}"
-            )
+    if (query.shape[2], key.shape[2], value.shape[2]) != widths:
+        refuse_shapes(f"widths must be {widths}", query, key, value)
     if not query.shape[0] == key.shape[0] == value.shape[0]:
-        raise ValueError(
-            "query, key and value must hold as many samples, got shapes "
-            f"{[tuple(tensor.shape) for tensor in inputs.values()]}; the "
-            "batch comes first, (B, T, width)"
-        )
+        rule = "inputs must be (B, T, width) of one batch B, which comes first"
+        refuse_shapes(rule, query, key, value)
     if key.shape[1] != value.shape[1]:
-        raise ValueError(
-            f"key and value must be equally long, got {tuple(key.shape)} and "
-            f"{tuple(value.shape)}"
-        )
-    cached = _check_cache(cache, key is not query and key.shape[1] > 0)
-    (batch, queries, _), keys = query.shape, key.shape[1]
-    scores = (batch, layer.num_heads, queries, cached + keys)
-    if mask is not None:
-        mask = fit_mask("mask", mask, scores, query.device)
-    if bias is not None:
-        check_tensor("bias", bias, "floating-point")
-        _check_fits("bias", bias, scores, query.device)
-    if positions is None:
-        if layer.rotary is not None:
-            start = cached + min(0, keys - queries)
-            positions = torch.arange(start, cached + keys, device=query.device)
-    elif layer.rotary is None:
+        refuse_shapes("key and value must be equally long", query, key, value)
+    (batch, queries, _), keys, cached = query.shape, key.shape[1], 0
+    if cache is not None:  # refused before it is written to
+        cached = _check_cache(cache, key is not query and keys > 0)
+        scores = (batch, layer.num_heads, queries, cached + keys)
+        if mask is not None:
+            mask = fit_mask(mask, scores, query.device)
+        if bias is not None:
+            bias = fit_bias(bias, scores, query.device)
+    if positions is None and layer.rotary is not None:
+        start = cached + min(0, keys - queries)
+        positions = torch.arange(start, cached + keys, device=query.device)
+    elif positions is not None and layer.rotary is None:
         raise ValueError("positions need a layer with rotary=")
-    elif positions.shape[-1] != keys or queries > keys:
+    elif positions is not None and (
+        positions.shape[-1] != keys or queries > keys
+    ):
         raise ValueError(
             f"positions must be those of the {keys} keys of this call, of "
             f"which the {queries} queries take the last, got shape "

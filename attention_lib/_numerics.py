@@ -10,24 +10,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
+from functools import reduce
+from operator import and_
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.amp.autocast_mode import is_autocast_available
 from torch.autograd import forward_ad
 from torch.nn import functional as F
 
+from attention_lib._checks import AUTOCAST_DEVICES, check_inputs, truth
 from attention_lib.masks import causal_mask
 
 HALF = (torch.float16, torch.bfloat16)
-# Asked once: a compiler cannot always follow the question.
-_AUTOCAST_DEVICES = frozenset(
-    filter(
-        is_autocast_available,
-        ("cpu", "cuda", "hpu", "ipu", "mps", "mtia", "xla", "xpu"),
-    )
-)
 
 
 def widen(tensor: Tensor) -> Tensor:
@@ -35,36 +30,48 @@ def widen(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.dtype in HALF else tensor
 
 
-def autocasts(device_type: str) -> bool:
-    """Tell whether layers choose their own precision on this device."""
-    return device_type in _AUTOCAST_DEVICES and torch.is_autocast_enabled(
-        device_type
-    )
-
-
 def no_autocast(device: torch.device) -> AbstractContextManager[Any]:
     """Keep autocast from computing scores in half precision."""
-    if autocasts(device.type):
-        return torch.autocast(device.type, enabled=False)
+    kind = device.type
+    if kind in AUTOCAST_DEVICES and torch.is_autocast_enabled(kind):
+        return torch.autocast(kind, enabled=False)
     return nullcontext()
 
 
-def shows_values(tensor: Tensor) -> bool:
-    """Tell whether numbers may be looked at: cheaply, and at this moment.
+def wide_product(
+    left: Tensor, right: Tensor, scale: float | Tensor = 1.0
+) -> Tensor:
+    """Return ``scale * left @ right``, in float32 for half types."""
+    if left.dtype in HALF or right.dtype in HALF:
+        left, right = left.float(), right.float()
+    if isinstance(scale, Tensor) or scale != 1.0:
+        left = left * scale
+    kind = left.device.type
+    if kind in AUTOCAST_DEVICES and torch.is_autocast_enabled(kind):
+        with torch.autocast(kind, enabled=False):
+            return left @ right
+    return left @ right
 
-    A compiler has none yet, and the CPU would have to wait for a GPU.
+
+def prepare(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, AbstractContextManager[Any]]:
+    """Widen inputs and hide NaN that no query may see.
+
+    Returns them with a context that switches autocast off.
     """
-    return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
-
-
-def any_key(mask: Tensor, dim: int) -> Tensor:
-    """Return ``mask.any(dim, keepdim=True)``, which is slow on bytes."""
-    if mask.shape[dim] == 0:
-        return mask.any(dim, keepdim=True)
-    try:
-        return mask.view(torch.uint8).amax(dim, keepdim=True) > 0
-    except RuntimeError:  # vmap over a mask
-        return mask.any(dim, keepdim=True)
+    context: AbstractContextManager[Any] = nullcontext()
+    for tensor in (query, key, value):
+        if not isinstance(tensor, Tensor) or tensor.dtype != query.dtype:
+            check_inputs(query, key, value)
+    kind = query.device.type
+    if kind in AUTOCAST_DEVICES and torch.is_autocast_enabled(kind):
+        context = torch.autocast(kind, enabled=False)
+    if isinstance(mask, Tensor):
+        key, value = hide_unseen(key, value, mask)
+    if query.dtype in HALF or key.dtype in HALF or value.dtype in HALF:
+        return query.float(), key.float(), value.float(), context
+    return query, key, value, context
 
 
 def quick_softmax(
@@ -77,57 +84,81 @@ def quick_softmax(
     does not serve, such as one with NaN behind the mask, comes out as NaN
     throughout: its first key tells.
     """
-    if scores.numel() == 0 or scores.dim() == 0 or not shows_values(scores):
+    if (
+        scores.device.type != "cpu"  # which would have to wait for a GPU
+        or torch.compiler.is_compiling()
+        or scores.dim() == 0
+        or scores.numel() == 0
+    ):
         return None
-    alive = out = None
+    if scores.dtype in HALF:
+        scores = scores.float()
+    # New memory for all scores costs more time than filling it.
+    own, alive = hasattr(scores, "disposable"), None
     try:
         if mask is not None:
             keep = mask[(None,) * (scores.dim() - mask.dim())]
-            rows = any_key(keep, dim)
+            rows = keep.view(torch.uint8).amax(dim, keepdim=True) > 0
             if not bool(rows.all()):
                 alive, keep = rows, keep | ~rows
-            if keep.numel() < scores.numel():
+            if own and mask.shape[-2:-1] == (1,):  # unseen keys are clean
+                scores.add_(torch.where(keep, 0.0, -torch.inf))
+            elif own:
+                scores.masked_fill_(~keep, -torch.inf)
+            elif keep.numel() < scores.numel():
                 hidden = torch.where(keep, 0.0, -torch.inf)
                 scores = scores + hidden.to(scores.dtype)
             else:
                 scores = torch.where(keep, scores, -torch.inf)
-            if not (torch.is_grad_enabled() and scores.requires_grad):
-                out = scores  # nobody else needs this memory
-        weights = torch.softmax(scores, dim, out=out)
+        spare = own or mask is not None
+        if torch.is_grad_enabled() and scores.requires_grad:
+            spare = False
+        weights = torch.softmax(scores, dim, out=scores if spare else None)
         if alive is not None:
             weights = weights * alive
-        lost = bool(weights.narrow(dim, 0, 1).isnan().any())
+        lost = not own and bool(weights.narrow(dim, 0, 1).isnan().any())
     except RuntimeError:  # as under vmap, which shows no values
         return None
     return None if lost else weights
 
 
 def hide_unseen(
-    key: Tensor, value: Tensor, mask: Tensor | None
+    key: Tensor, value: Tensor, mask: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Put 0 for NaN and infinity that no query of the sample may see.
 
     Weights of 0 do not hide them: 0 times NaN is NaN.
     """
-    if mask is None or mask.dim() < 2:
+    if mask.dtype != torch.bool or mask.dim() < 2 or 0 in mask.shape:
         return key, value
-    seen = any_key(mask, -2)
+    mask = mask[..., -max(key.shape[-2], 1) :]
+    if mask.dim() == 3 and key.dim() == 4:
+        mask = mask[:, None]
+    seen = mask.any(-2) if mask.shape[-2] > 1 else mask[..., 0, :]
     if mask.dim() > 3:  # of any head: grouped heads share a key
-        seen = seen.any(-3, keepdim=True)
-    seen = seen[..., 0, :]
-    try:
-        if shows_values(key) and (
-            bool(seen.all())
-            or not (_spoiled(key, seen) or _spoiled(value, seen))
-        ):
-            return key, value
-    except RuntimeError:  # vmap shows no values
-        pass
+        seen = seen.any(-2, keepdim=True)
+    if key.device.type == "cpu" and not torch.compiler.is_compiling():
+        hidden = ~seen.reshape(-1, seen.shape[-1]).all(0)
+        try:
+            if not hidden.any() or not (
+                _spoiled(key, hidden) or _spoiled(value, hidden)
+            ):
+                return key, value
+        except RuntimeError:  # vmap shows no values
+            pass
     unseen = ~_shrunk(seen, key)[..., None]
     return (
         key.masked_fill(unseen & ~key.isfinite(), 0.0),
         value.masked_fill(unseen & ~value.isfinite(), 0.0),
     )
+
+
+def _spoiled(tensor: Tensor, hidden: Tensor) -> bool:
+    """Tell whether something hidden may not be finite, looking there only."""
+    part = tensor.detach()
+    if 4 * int(hidden.sum()) < part.shape[-2] == len(hidden):
+        part = part[..., hidden, :]
+    return not bool(part.sum().isfinite())
 
 
 def _shrunk(seen: Tensor, key: Tensor) -> Tensor:
@@ -141,24 +172,19 @@ def _shrunk(seen: Tensor, key: Tensor) -> Tensor:
     return seen
 
 
-def _spoiled(tensor: Tensor, seen: Tensor) -> bool:
-    """Tell whether something unseen is not finite, looking there only."""
-    unseen = ~_shrunk(seen, tensor).expand(tensor.shape[:-1])
-    return not bool(tensor.detach()[unseen].isfinite().all())
-
-
 def _revive(mask: Tensor) -> tuple[Tensor, Tensor | None]:
     """Let rows with no key see everything; say which these are.
 
     They would divide 0 by 0 and send NaN backwards. Their context is
-    emptied afterwards.
+    emptied afterwards. (The largest byte of a row is found much faster than
+    any True in it.)
     """
-    alive = any_key(mask, -1)
     try:
-        if shows_values(mask) and bool(alive.all()):
-            return mask, None
-    except RuntimeError:  # vmap shows no values
-        pass
+        alive = mask.view(torch.uint8).amax(-1, keepdim=True) > 0
+    except RuntimeError:  # vmap over a mask
+        alive = mask.any(-1, keepdim=True)
+    if mask.device.type == "cpu" and truth(alive.all()):
+        return mask, None
     return mask | ~alive, ~alive
 
 
@@ -183,19 +209,29 @@ def _kernel_types(
     return widen(query), widen(key), widen(value)
 
 
-def has_kernel(*inputs: Tensor) -> bool:
-    """Tell whether PyTorch's kernel can compute this: nothing is empty."""
-    return all(0 not in tensor.shape for tensor in inputs)
+def is_empty(*inputs: Tensor) -> bool:
+    """Tell whether something is empty, which PyTorch's kernel refuses."""
+    return any(0 in tensor.shape for tensor in inputs)
 
 
-def join_causal(
-    mask: Tensor | None, query: Tensor, key: Tensor
-) -> Tensor | None:
-    """Add to a mask that no query sees beyond its own key."""
-    if query.shape[-2] == 1:
-        return mask
-    causal = causal_mask(query.shape[-2], key.shape[-2], device=query.device)
-    return causal if mask is None else mask & causal
+def join_masks(
+    mask: Tensor | None,
+    bias: Tensor | None,
+    is_causal: bool,
+    query: Tensor,
+    key: Tensor,
+) -> tuple[Tensor | None, Tensor | None]:
+    """Return one mask for all that hides, and a bias that is finite."""
+    masks = [] if mask is None else [mask]
+    if is_causal and query.shape[-2] > 1:
+        lengths = query.shape[-2], key.shape[-2]
+        masks.append(causal_mask(*lengths, device=query.device))
+    if bias is not None:
+        keep = bias != -math.inf
+        if not truth(keep.all()):
+            masks.append(keep)
+            bias = torch.where(keep, bias, 0.0)
+    return reduce(and_, masks) if masks else None, bias
 
 
 def fused_attention(
@@ -216,12 +252,10 @@ def fused_attention(
     alone = mask is None and bias is None and scale > 1e-30
     if is_causal and alone and query.shape[-2] == key.shape[-2]:
         own = True
-    if is_causal and not own:
-        mask = join_causal(mask, query, key)
-    if bias is not None:
-        keep = bias != -math.inf
-        mask = keep if mask is None else mask & keep
-    key, value = hide_unseen(key, value, mask)
+    causal = is_causal and not own
+    mask, bias = join_masks(mask, bias, causal, query, key)
+    if mask is not None:
+        key, value = hide_unseen(key, value, mask)
 
     dtype, leading, grouped = query.dtype, query.shape[:-2], False
     if not leading == key.shape[:-2] == value.shape[:-2]:
@@ -233,9 +267,9 @@ def fused_attention(
     if mask is not None:
         mask, dead = _revive(mask)
         if bias is not None:
-            bias = bias.to(query.dtype)
-            bias = bias if dead is None else bias.masked_fill(dead, 0.0)
-            mask = torch.where(mask, bias, -math.inf)
+            mask = torch.where(mask, bias.to(query.dtype), -math.inf)
+    elif bias is not None:
+        mask = bias.to(query.dtype)
     with no_autocast(query.device):
         context = F.scaled_dot_product_attention(
             _as_four_axes(query, len(leading)),
@@ -259,7 +293,7 @@ def _broadcast_leading(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Expand the axes before the last two, those of grouped heads apart."""
     inner = 3 if grouped else 2
-    outer = torch.broadcast_shapes(  # type: ignore[no-untyped-call]
+    outer = torch.broadcast_shapes(
         query.shape[:-inner], key.shape[:-inner], value.shape[:-inner]
     )
     query, key, value = (
@@ -322,11 +356,11 @@ def fold_groups(
     return folded, fold(mask), fold(bias)
 
 
-def unfold_groups(tensor: Tensor, groups: int) -> Tensor:
+def unfold_groups(groups: int, *folded: Tensor) -> tuple[Tensor, ...]:
     """Undo ``fold_groups``."""
-    if groups == 1:
-        return tensor
-    return tensor.unflatten(-2, (groups, -1)).flatten(-4, -3)
+    return tuple(
+        tensor.unflatten(-2, (groups, -1)).flatten(-4, -3) for tensor in folded
+    )
 
 
 # One block of tanh(query + key) holds about this many numbers: 1 MiB of
@@ -341,9 +375,7 @@ def additive_scores(query: Tensor, key: Tensor, vector: Tensor) -> Tensor:
     The numbers inside, ``(..., Tq, Tk, hidden)``, never exist all at once:
     they are computed in blocks, and again in the backward pass.
     """
-    batch = torch.broadcast_shapes(  # type: ignore[no-untyped-call]
-        query.shape[:-2], key.shape[:-2]
-    )
+    batch = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
     rows = math.prod(batch)
     try:
         if any(map(_has_tangent, (query, key, vector))):
@@ -359,7 +391,7 @@ def additive_scores(query: Tensor, key: Tensor, vector: Tensor) -> Tensor:
 
 
 def _has_tangent(tensor: Tensor) -> bool:
-    dual = forward_ad.unpack_dual(tensor)  # type: ignore[no-untyped-call]
+    dual = forward_ad.unpack_dual(tensor)
     return dual.tangent is not None
 
 
@@ -384,7 +416,7 @@ def _tanh_blocks(
         for start in range(0, query.shape[1], queries):
             own, part = slice(row, row + rows), slice(start, start + queries)
             left, right = query[own, part, None], key[own, None]
-            shape = torch.broadcast_shapes(left.shape, right.shape)  # type: ignore[no-untyped-call]
+            shape = torch.broadcast_shapes(left.shape, right.shape)
             block = buffer[: math.prod(shape)].view(shape)
             torch.add(left, right, out=block)
             yield own, part, block.tanh_()

@@ -12,20 +12,14 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from attention_lib._checks import (
-    check_attention,
-    check_flags,
-    check_tensor,
-    fit_mask,
-)
+from attention_lib._checks import check_attention, fit_mask
 from attention_lib._numerics import (
     fold_groups,
     fused_attention,
-    has_kernel,
-    hide_unseen,
-    join_causal,
-    no_autocast,
+    is_empty,
+    join_masks,
     num_groups,
+    prepare,
     quick_softmax,
     unfold_groups,
     widen,
@@ -63,12 +57,11 @@ def masked_softmax(
 
     Built in :ref:`section 2.6 <sec-one-formula>`.
     """
-    check_tensor("scores", scores, "floating-point")
     if mask is not None:
-        mask = fit_mask("mask", mask, scores.shape, scores.device)
-    wide = widen(scores)
-    weights = quick_softmax(wide, mask, dim)  # the lines below, faster
+        mask = fit_mask(mask, scores.shape, scores.device)
+    weights = quick_softmax(scores, mask, dim)  # the lines below, faster
     if weights is None:
+        wide = widen(scores)
         if mask is not None:
             wide = torch.where(mask, wide, -torch.inf)
         dead = (wide == -torch.inf).all(dim, keepdim=True)
@@ -104,12 +97,11 @@ def attend(
 
     Built in :ref:`section 2.6 <sec-one-formula>`.
     """
-    mask, _ = check_attention(query, key, value, mask)
-    key, value, dtype = *hide_unseen(key, value, mask), value.dtype
-    with no_autocast(query.device):
-        scores = score(widen(query), widen(key))
-        weights = masked_softmax(scores, mask)
-        context = F.dropout(weights, dropout_p) @ widen(value)
+    dtype = value.dtype
+    query, key, value, precision = prepare(query, key, value, mask)
+    with precision:  # float32 or wider
+        weights = masked_softmax(score(query, key), mask)
+        context = F.dropout(weights, dropout_p) @ value
     return context.to(dtype), weights.to(dtype)
 
 
@@ -145,25 +137,30 @@ def scaled_dot_product_attention(
 
     Built in :ref:`section 5.6 <sec-both-paths>`.
     """
-    check_flags(is_causal=is_causal, need_weights=need_weights)
-    mask, bias = check_attention(query, key, value, mask, bias, scaled=True)
+    flags = {"is_causal": is_causal, "need_weights": need_weights}
+    mask, bias = check_attention(query, key, value, mask, bias, **flags)
     if scale is None:
         scale = 1 / math.sqrt(max(query.shape[-1], 1))
-    if not need_weights and has_kernel(query, key, value):
+    if not (need_weights or is_empty(query, key, value)):
         return fused_attention(
             query, key, value, mask, bias, is_causal, scale, dropout_p
         ), None
 
     def score(query: Tensor, key: Tensor) -> Tensor:
         scores = scaled_dot_score(query, key, scale=scale)
-        return scores if bias is None else scores + bias
+        scores = scores if bias is None else scores + bias
+        scores.disposable = True  # type: ignore[attr-defined]
+        return scores
 
-    if is_causal:
-        mask = join_causal(mask, query, key)
-    groups = num_groups(query, key, value)  # query heads that share a key head
-    query, mask, bias = fold_groups(query, mask, bias, groups)
+    if is_causal or bias is not None:
+        mask, bias = join_masks(mask, bias, is_causal, query, key)
+    groups = 1
+    if query.shape[-3:-2] != key.shape[-3:-2]:  # a key head serves a group
+        groups = num_groups(query, key, value)
+        query, mask, bias = fold_groups(query, mask, bias, groups)
     context, weights = attend(
         query, key, value, score=score, mask=mask, dropout_p=dropout_p
     )
-    weights = unfold_groups(weights, groups) if need_weights else None
-    return unfold_groups(context, groups), weights
+    if groups > 1:
+        context, weights = unfold_groups(groups, context, weights)
+    return context, weights if need_weights else None

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Shaped
 from torch import Tensor, nn
 
-from attention_lib._checks import check_sizes, has_values, kind_of
+from attention_lib._checks import check_sizes, kind_of, truth
 
 __all__ = [
     "from_key_padding_mask",
@@ -31,7 +31,7 @@ def _to_bool(name: str, mask: Tensor, *, blocked: bool) -> Tensor:
             f"{kind_of(mask)}"
         )
     keep = mask == 0
-    if has_values(mask) and not bool((keep | (mask == -math.inf)).all()):
+    if truth((keep | (mask == -math.inf)).all()) is False:
         raise ValueError(
             f"{name} holds values other than 0 and -inf: it is a bias, which "
             "goes to bias=, or was filled with a finite constant; compare a "

@@ -180,7 +180,7 @@ def score_variance(
     """
     if mask is None:
         return widen(scores).var(dim=-1, correction=0)
-    keep = fit_mask("mask", mask, scores.shape, scores.device)
+    keep = fit_mask(mask, scores.shape, scores.device)
     keep, scores = keep.broadcast_to(scores.shape), widen(scores)
     count = keep.sum(dim=-1, keepdim=True).clamp(min=1)
     mean = torch.where(keep, scores, 0.0).sum(dim=-1, keepdim=True) / count

@@ -104,7 +104,7 @@ class MultiHeadAttention(nn.Module):
         self.query_proj = nn.Linear(d_model, width, bias=bias)
         self.key_proj = nn.Linear(self.kdim, kv_width, bias=bias)
         self.value_proj = nn.Linear(self.vdim, kv_width, bias=bias)
-        self.output_proj = nn.Linear(width, d_model, bias=bias)
+        self.output_proj: nn.Module = nn.Linear(width, d_model, bias=bias)
         for projection in self.children():
             if isinstance(projection, nn.Linear):
                 nn.init.kaiming_uniform_(
@@ -145,13 +145,15 @@ class MultiHeadAttention(nn.Module):
         queries = split_heads(self.query_proj(query), self.num_heads)
         keys = split_heads(self.key_proj(key), self.num_kv_heads)
         values = split_heads(self.value_proj(value), self.num_kv_heads)
-        if self.rotary is not None:
+        if self.rotary is not None and positions is not None:
             first = positions.shape[-1] - query.shape[1]
             queries = self.rotary(queries, positions[..., first:])
             first = positions.shape[-1] - key.shape[1]
             keys = self.rotary(keys, positions[..., first:])
         if cache is not None:
-            keys, values = cache.update(*hide_unseen(keys, values, mask))
+            if mask is not None:
+                keys, values = hide_unseen(keys, values, mask)
+            keys, values = cache.update(keys, values)
         context, weights = self.attention(
             queries,
             keys,

@@ -14,8 +14,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attention_lib._checks import check_inputs, check_sizes
-from attention_lib._numerics import additive_scores, no_autocast, widen
+from attention_lib._checks import check_sizes
+from attention_lib._numerics import (
+    additive_scores,
+    no_autocast,
+    wide_product,
+    widen,
+)
 
 __all__ = [
     "AdditiveScore",
@@ -32,7 +37,7 @@ def dot_score(
     """Compare by the dot product of each query with each key.
 
     ``(..., Tq, d_k)`` and ``(..., Tk, d_k)`` give ``(..., Tq, Tk)``, in
-    float32 for half types. Raises TypeError for what is not floating point.
+    float32 for half types.
 
     Source: Luong et al. (2015), section 3.1, "dot".
 
@@ -42,9 +47,7 @@ def dot_score(
 
     Built in :ref:`section 3.3 <sec-multiplicative>`.
     """
-    check_inputs(query=query, key=key)
-    with no_autocast(query.device):
-        return widen(query) @ widen(key).mT
+    return wide_product(query, key.mT)
 
 
 class BilinearScore(nn.Module):
@@ -75,9 +78,7 @@ class BilinearScore(nn.Module):
         key: Float[Tensor, "*#batch Tk d_k"],
     ) -> Float[Tensor, "*#batch Tq Tk"]:
         """Return the scores, in float32 for half types."""
-        check_inputs(query=query, key=key)
-        with no_autocast(query.device):
-            return widen(query) @ widen(self.weight) @ widen(key).mT
+        return wide_product(wide_product(query, self.weight), key.mT)
 
 
 class AdditiveScore(nn.Module):
@@ -112,7 +113,6 @@ class AdditiveScore(nn.Module):
         key: Float[Tensor, "*#batch Tk d_k"],
     ) -> Float[Tensor, "*#batch Tq Tk"]:
         """Return the scores, in float32 for half types."""
-        check_inputs(query=query, key=key)
         with no_autocast(query.device):
             query = self.query_proj(query.to(self.vector.dtype))
             key = self.key_proj(key.to(self.vector.dtype))
@@ -129,7 +129,7 @@ def scaled_dot_score(
     """Compare by the dot product times ``scale``, 1 / sqrt(d_k) if omitted.
 
     ``(..., Tq, d_k)`` and ``(..., Tk, d_k)`` give ``(..., Tq, Tk)``, in
-    float32 for half types. Raises TypeError for what is not floating point.
+    float32 for half types.
 
     Source: Vaswani et al. (2017), equation 1.
 
@@ -139,8 +139,6 @@ def scaled_dot_score(
 
     Built in :ref:`section 4.3 <sec-root-not-width>`.
     """
-    check_inputs(query=query, key=key)
     if scale is None:
         scale = 1 / math.sqrt(max(query.shape[-1], 1))
-    with no_autocast(query.device):
-        return (widen(query) * scale) @ widen(key).mT
+    return wide_product(query, key.mT, scale)
