@@ -26,8 +26,6 @@ from sphinx.util.docutils import docutils_namespace, patch_docutils
 
 ROOT = Path(__file__).resolve().parent.parent
 TOOLS = ROOT / "tools"
-# Before the tools themselves, one of which bears an extension's name.
-sys.path.insert(0, str(TOOLS / "sphinx_ext"))
 PRINT = ROOT / "_build" / "print"
 NAME = "attention-course"
 SOLUTIONS = "chapters/solutions"
@@ -57,7 +55,7 @@ def citation() -> dict[str, Any]:
 def draw_cover(folder: Path) -> None:
     """Draw the cover as PDF and as a picture."""
     settings = yaml.safe_load((ROOT / "_config.yml").read_text("utf-8"))
-    hero = (ROOT / "_static" / "hero.svg").read_text("utf-8")
+    hero = (TOOLS / "site" / "static" / "hero.svg").read_text("utf-8")
     # The drawing fills the frame that the cover has for it.
     hero = re.sub(r' (width|height)="[\d.]+pt"', "", hero, count=2)
     hero = hero[hero.index("<svg") :]

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from attention_lib.measures import alignment_error_rate
-from attention_lib.scores import AdditiveScore
 
 from attention_lib.course.exercises import _core
 from attention_lib.course.exercises._core import evaluate
+from attention_lib.measures import alignment_error_rate
+from attention_lib.scores import AdditiveScore
 
 
 def rejected(name, answer, words):

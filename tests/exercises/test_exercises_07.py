@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 import torch
-from attention_lib.positions import sinusoidal_encoding
 from torch import nn
 
 from attention_lib.course.exercises import _core
 from attention_lib.course.exercises._core import evaluate
+from attention_lib.positions import sinusoidal_encoding
 from attention_lib.transformer import EncoderBlock
 
 

@@ -6,8 +6,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from attention_lib.measures import alignment_error_rate, hard_alignment
-from attention_lib.scores import AdditiveScore, BilinearScore, dot_score
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +19,8 @@ from attention_lib.course.corpus import (
 from attention_lib.course.evaluation import evaluate_alignment
 from attention_lib.course.search import beam_search, greedy_decode
 from attention_lib.course.training import train
+from attention_lib.measures import alignment_error_rate, hard_alignment
+from attention_lib.scores import AdditiveScore, BilinearScore, dot_score
 from attention_lib.seq2seq import (
     AttentionDecoder,
     AttentionState,

@@ -6,13 +6,13 @@ import re
 
 import pytest
 import torch
-from attention_lib.cache import KVCache
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from attention_lib import efficient, reference
 from attention_lib.attention import scaled_dot_product_attention
+from attention_lib.cache import KVCache
 from attention_lib.efficient import blockwise_attention, linear_attention
 from attention_lib.leaks import future_leak
 from attention_lib.masks import (

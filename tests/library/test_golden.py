@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from attention_lib.scores import AdditiveScore, dot_score, scaled_dot_score
 
 from attention_lib import reference
 from attention_lib.attention import (
@@ -19,6 +18,7 @@ from attention_lib.attention import (
     scaled_dot_product_attention,
 )
 from attention_lib.masks import causal_mask, padding_mask
+from attention_lib.scores import AdditiveScore, dot_score, scaled_dot_score
 
 CASES = json.loads(
     (Path(__file__).parents[1] / "cases" / "golden.json").read_text("utf-8")

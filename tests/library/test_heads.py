@@ -9,8 +9,8 @@ from layers import randomised
 mpl.use("Agg")
 
 import matplotlib.pyplot as plt
-from attention_lib.measures import head_gates
 
+from attention_lib.measures import head_gates
 from attention_lib.multihead import (
     MultiHeadAttention,
     merge_heads,

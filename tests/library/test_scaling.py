@@ -5,6 +5,11 @@ import math
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attention_lib import reference
+from attention_lib.attention import attend, masked_softmax
 from attention_lib.measures import (
     attention_entropy,
     dot_product_moments,
@@ -14,11 +19,6 @@ from attention_lib.measures import (
     softmax_jacobian_norm,
 )
 from attention_lib.scores import dot_score, scaled_dot_score
-from hypothesis import given
-from hypothesis import strategies as st
-
-from attention_lib import reference
-from attention_lib.attention import attend, masked_softmax
 
 HALVES = [torch.float16, torch.bfloat16]
 MEASURES = [

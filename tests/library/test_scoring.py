@@ -5,11 +5,11 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from attention_lib.scores import AdditiveScore, BilinearScore, dot_score
 from hypothesis import given
 from hypothesis import strategies as st
 
 from attention_lib import scores as scoring
+from attention_lib.scores import AdditiveScore, BilinearScore, dot_score
 
 HALVES = [torch.float16, torch.bfloat16]
 QUERY_DIM, KEY_DIM, HIDDEN_DIM = 3, 5, 7

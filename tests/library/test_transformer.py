@@ -5,12 +5,6 @@ import copy
 import numpy as np
 import pytest
 import torch
-from attention_lib.positions import (
-    LearnedPositions,
-    SinusoidalPositions,
-    rotate,
-    sinusoidal_encoding,
-)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from layers import (
@@ -40,6 +34,12 @@ from attention_lib.leaks import (
 )
 from attention_lib.masks import causal_mask, padding_mask
 from attention_lib.multihead import MultiHeadAttention
+from attention_lib.positions import (
+    LearnedPositions,
+    SinusoidalPositions,
+    rotate,
+    sinusoidal_encoding,
+)
 from attention_lib.seq2seq import Memory
 from attention_lib.transformer import (
     DecoderBlock,

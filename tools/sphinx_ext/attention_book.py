@@ -7,7 +7,6 @@ from __future__ import annotations
 import ast
 import re
 import shutil
-import sys
 import zlib
 from functools import cache
 from html import escape
@@ -22,11 +21,9 @@ from sphinx.util.math import get_node_equation_number
 from sphinx.writers.html5 import HTML5Translator
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-VENDOR = ROOT / "vendor"
+VENDOR = ROOT / "tools" / "vendor"
 PRINT = ROOT / "_build" / "print"
 DOWNLOADS = {"attention-course.pdf": "PDF", "attention-course.epub": "EPUB"}
-# The API pages import the package from this checkout.
-sys.path.insert(0, str(ROOT))
 
 DIRECTIVE = re.compile(r"#\|\s*export\s+(\w+)\s*\n")
 
@@ -184,7 +181,7 @@ def link(
 def write_inventories(app: Sphinx, config: Any) -> None:
     """Compile the listed objects of other projects for intersphinx.
 
-    ``vendor/inventories/NAME.txt`` holds the base address in its first line,
+    ``inventories/NAME.txt`` holds the base address in its first line,
     then a line per object: name, role, address below the base.
     """
     mapping = {}
