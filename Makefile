@@ -6,8 +6,6 @@ READY := .venv/.ready
 # Chapters to run: all, or those that CHAPTER=02 (or "02 05") names.
 CHAPTER ?=
 PORT ?= 8000
-# For make bench: one thread for each core, unless THREADS=1 says otherwise.
-THREADS ?=
 # What make mutate changes: a module of the package.
 MODULE ?= attention
 # A chapter trains small models: one thread each, files side by side.
@@ -94,7 +92,6 @@ test-rest: $(READY)
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
-	.venv/bin/zizmor --offline --quiet .github/workflows
 	@echo "The library, its shapes checked at run time, and the book's sources"
 	$(TEST) -m "not plain and not site and not print"
 	@echo "The library as its users import it"
@@ -109,8 +106,7 @@ test-rest: $(READY)
 	$(TEST) --dist worksteal -m site
 
 bench: $(READY) ## measure speed and memory against PyTorch
-	env -u OMP_NUM_THREADS $(PY) tools/benchmarks/run.py \
-	  $(if $(THREADS),--threads $(THREADS))
+	$(PY) tools/benchmarks/run.py
 
 mutate: $(READY) ## count small changes of MODULE=masks that tests miss
 	ATTENTION_LIB_SHAPES=any $(PY) -m mutmut run "attention_lib.$(MODULE).*"

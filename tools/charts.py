@@ -2,34 +2,33 @@
 
 Each figure is a Vega-Altair chart whose parameters are bound to sliders and
 lists, and whose expressions compute the softmax. It is compiled to Vega here,
-so that a page loads one library, and drawn once as a static picture.
+so that a page loads one library, and drawn once as a still picture.
 
     python tools/charts.py          write attention_lib/course/explorables
-    python tools/charts.py --check  fail if writing would change one
 
 The maps of trained models come from ``tools/trained_maps.py``.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
-import sys
+import subprocess
 from collections.abc import Callable
 from functools import cache
-from html import unescape
 from pathlib import Path
 from typing import Any
 
 import altair as alt
 import numpy as np
+import yaml
 from py_mini_racer import MiniRacer
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "attention_lib" / "course" / "explorables"
 VENDOR = ROOT / "tools" / "vendor"
-MAPS = ROOT / "tools" / "trained_maps.json"
+ABOUT = yaml.safe_load((ROOT / "tools" / "charts.yml").read_text("utf-8"))
+MAPS = json.loads((ROOT / "tools" / "trained_maps.json").read_text("utf-8"))
 
 # Colours are signals, which the page sets when its theme changes.
 COLORS = {
@@ -46,13 +45,10 @@ INK, PAPER, FAINT, QUERY, KEY, VALUE, ORANGE = map(alt.expr, COLORS)
 ROOM = 480
 SIZES = {1001: "panel", 1002: "short"}
 PANEL, SHORT = SIZES
-FONT = (
-    "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', 'PingFang SC',"
-    " 'Microsoft YaHei', 'Noto Sans CJK SC', 'Noto Sans SC', sans-serif"
-)
+# Of the pictures, which hold their letters.
+DRAWN = "DejaVu Sans, Noto Sans CJK SC"
 
 Chart = Any  # Altair's many chart types have no common one
-Parts = tuple[Chart, dict[str, Any]]
 
 
 def slider(
@@ -103,6 +99,21 @@ def axis(**options: Any) -> Any:
     return alt.Axis(**{"grid": False, "tickCount": 5} | options)
 
 
+def flat(low: Any, high: Any) -> dict[str, Any]:
+    """Return a direction from one number to another, without an axis."""
+    return {"scale": alt.Scale(domain=[low, high], nice=False), "axis": None}
+
+
+def boxed(across: dict, down: dict, **options: Any) -> dict[str, Any]:
+    """Return the sides of a rectangle: left, right, top and bottom."""
+    return {
+        "x": alt.X("left:Q", **across),
+        "x2": "right:Q",
+        "y": alt.Y("top:Q", **down),
+        "y2": "bottom:Q",
+    } | options
+
+
 def bars(rows: Chart, label: str, title: str, name: str, number=".2f"):
     """Draw one bar of weight for each row, with its number."""
     y = alt.Y(label, sort=None, title=None, axis=axis(labelLimit=140))
@@ -119,7 +130,7 @@ def bars(rows: Chart, label: str, title: str, name: str, number=".2f"):
     return alt.layer(drawn, text)
 
 
-def worked_example() -> Parts:
+def worked_example() -> Chart:
     """Return chapter 2's three words and a query that can be moved."""
     words = ("cats", "eat", "fish")
     keys = ((1, 0), (0, 1), (1, 1))
@@ -220,20 +231,10 @@ def worked_example() -> Parts:
             slider("q2", "query, second number", 0, -3, 3, 0.1),
         )
     )
-    return figure, {
-        "title": "The worked example, with a query to move",
-        "columns": "room >= 560 ? 3 : room >= 400 ? 2 : 1",
-        "panel": "min(room / columns - 80, 190)",
-        "short": "columns == 1 ? 100 : panel",
-        "readout": "'query (' + format(q1, '.1f') + ', ' + format(q2, '.1f')"
-        " + '): scores ' + {bars|word score|.3f} + '; weights '"
-        " + {bars|word weight|.3f} + '; output ('"
-        " + format({bars}[0].output1, '.3f') + ', '"
-        " + format({bars}[0].output2, '.3f') + ')'",
-    }
+    return figure
 
 
-def temperature() -> Parts:
+def temperature() -> Chart:
     """Return the softmax of four scores at a temperature."""
     scores = (2, 1, 0, -1)
     rows = [{"i": i, "s": s} for i, s in enumerate(scores)]
@@ -307,14 +308,7 @@ def temperature() -> Parts:
         slider("power", "temperature T = 2 to the power of", 0, -5, 5, 0.25),
         slider("shift", "add to every score", 0, -5, 5, 0.5),
     )
-    return figure, {
-        "title": "Softmax and temperature",
-        "columns": "room >= 460 ? 2 : 1",
-        "panel": "min(room / columns - 105, 290)",
-        "readout": "'T = ' + format(pow(2, power), '.3f') + ': weights '"
-        " + {bars|weight|.4f} + '; entropy '"
-        " + format({bars}[0].entropy, '.3f') + ' nats'",
-    }
+    return figure
 
 
 def width_draws(draws: int = 12, keys: int = 8, powers: int = 11) -> Any:
@@ -330,7 +324,7 @@ def width_draws(draws: int = 12, keys: int = 8, powers: int = 11) -> Any:
     return np.moveaxis(sums[..., 2 ** np.arange(powers) - 1], -1, 0)
 
 
-def scaling() -> Parts:
+def scaling() -> Chart:
     """Return sampled scores at a width, unscaled and scaled."""
     scores = width_draws()
     rows = [
@@ -375,18 +369,7 @@ def scaling() -> Parts:
         slider("power", "width d = 2 to the power of", 9, 0, 10, 1),
         slider("draw", "sample", 1, 1, scores.shape[1], 1),
     )
-    return figure, {
-        "title": "Scores and weights at width d",
-        "columns": "room >= 400 ? 2 : 1",
-        "panel": "min(room / columns - 112, 270)",
-        "readout": "'d = ' + pow(2, power) + ', unscaled: scores '"
-        " + {plain|score|.2f} + ', largest weight '"
-        " + format({plain}[0].largest, '.3f') + ', entropy '"
-        " + format({plain}[0].entropy, '.3f') + ' nats; scaled: scores '"
-        " + {scaled|score|.2f} + ', largest weight '"
-        " + format({scaled}[0].largest, '.3f') + ', entropy '"
-        " + format({scaled}[0].entropy, '.3f') + ' nats'",
-    }
+    return figure
 
 
 MASK_WORDS = ("the", "cat", "eats", "the", "big", "fish")
@@ -399,7 +382,7 @@ def mask_scores() -> Any:
     return rng.standard_normal((size, size)).round(1)
 
 
-def masks() -> Parts:
+def masks() -> Chart:
     """Return a grid of weights under masks that can be switched."""
     scores = mask_scores()
     size = len(scores)
@@ -430,35 +413,18 @@ def masks() -> Parts:
         left="datum.j",
         right="datum.j + 1",
     )
-    across = {
-        "scale": alt.Scale(domain=[-1, size + 1], nice=False),
-        "axis": None,
-    }
-    down = {
-        "scale": alt.Scale(domain=[size, -0.6], nice=False),
-        "axis": None,
-    }
+    across, down = flat(-1, size + 1), flat(size, -0.6)
     x, y = alt.X("column:Q", **across), alt.Y("row:Q", **down)
+    shade = alt.FillOpacity(
+        "weight:Q", scale=alt.Scale(domain=[0, 1], range=[0, 1]), legend=None
+    )
     cells = figure.mark_rect(stroke=PAPER, strokeWidth=1.5, fill=QUERY).encode(
-        x=alt.X("left:Q", **across),
-        x2="right:Q",
-        y=alt.Y("top:Q", **down),
-        y2="bottom:Q",
-        fillOpacity=alt.FillOpacity(
-            "weight:Q",
-            scale=alt.Scale(domain=[0, 1], range=[0, 1]),
-            legend=None,
-        ),
+        **boxed(across, down, fillOpacity=shade)
     )
     hidden = (
         figure.transform_filter("!datum.allowed")
         .mark_rect(stroke=PAPER, strokeWidth=1.5, fill=FAINT, fillOpacity=0.3)
-        .encode(
-            x=alt.X("left:Q", **across),
-            x2="right:Q",
-            y=alt.Y("top:Q", **down),
-            y2="bottom:Q",
-        )
+        .encode(**boxed(across, down))
     )
     numbers = (
         figure.transform_filter("datum.allowed")
@@ -475,12 +441,8 @@ def masks() -> Parts:
     outline = figure.transform_filter(
         "datum.chosen && datum.j == 0"
     ).mark_rect(fill=None, stroke=ORANGE, strokeWidth=2.5)
-    outline = outline.encode(
-        x=alt.XDatum(0, **across),
-        x2=alt.datum(size),
-        y=alt.Y("top:Q", **down),
-        y2="bottom:Q",
-    )
+    left = alt.XDatum(0, **across)
+    outline = outline.encode(**boxed(across, down, x=left, x2=alt.datum(size)))
     first = figure.transform_filter("datum.j == 0")
     queries = first.mark_text(align="right", color=QUERY).encode(
         x=alt.XDatum(-0.12, **across), y=y, text="query_word:N"
@@ -489,9 +451,7 @@ def masks() -> Parts:
         first.transform_filter("datum.dead")
         .mark_text(align="left", color=KEY)
         .encode(
-            x=alt.XDatum(size + 0.1, **across),
-            y=y,
-            text=alt.value("dead"),
+            x=alt.XDatum(size + 0.1, **across), y=y, text=alt.value("dead")
         )
     )
     keys = (
@@ -499,46 +459,44 @@ def masks() -> Parts:
         .mark_text(color=KEY)
         .encode(x=x, y=alt.YDatum(-0.3, **down), text="key_word:N")
     )
-    everything = (
-        figure.transform_calculate(nothing="0")
-        .mark_point(opacity=0)
-        .encode(x=x, y=y)
-        .properties(name="cells")
-    )
+    everything = figure.transform_calculate(nothing="0").mark_point(opacity=0)
+    everything = everything.encode(x=x, y=y).properties(name="cells")
+    figure = alt.layer(cells, hidden, numbers, queries, dead, keys, outline)
     figure = (
-        alt.layer(cells, hidden, numbers, queries, dead, keys, outline)
-        + everything
+        (figure + everything)
+        .properties(width=PANEL, height=300)
+        .add_params(
+            slider("pads", "pads", 2, 0, size, 1),
+            choice(
+                "side",
+                "pads stand",
+                "right",
+                {"right": "right", "left": "left"},
+            ),
+            alt.param(
+                name="causal",
+                value=True,
+                bind=alt.binding_checkbox(name="causal mask"),
+            ),
+            slider("window", "window (0: none)", 0, 0, size, 1),
+            slider("row", "read out row", 3, 1, size, 1),
+        )
     )
-    figure = figure.properties(width=PANEL, height=300).add_params(
-        slider("pads", "pads", 2, 0, size, 1),
-        choice(
-            "side", "pads stand", "right", {"right": "right", "left": "left"}
-        ),
-        alt.param(
-            name="causal",
-            value=True,
-            bind=alt.binding_checkbox(name="causal mask"),
-        ),
-        slider("window", "window (0: none)", 0, 0, size, 1),
-        slider("row", "read out row", 3, 1, size, 1),
-    )
-    return figure, {
-        "title": "A mask painter",
-        "panel": "min(room - 10, 460)",
-        "readout": "length({cells?datum.allowed}) + ' of "
-        f"{size * size} pairs may attend; dead rows: '"
-        " + length({cells?datum.dead && datum.j == 0}) + '; row ' + row"
-        " + ' (' + {cells?datum.i + 1 == row}[0].query_word + '): '"
-        " + {cells?datum.i + 1 == row|key_word weight|.3f}",
-    }
+    return figure
 
 
-def links_chart(part: str) -> Parts:
+def heights(part: str) -> list[int]:
+    """Return how many lines each sentence of the trained models takes."""
+    return [
+        max(len(one["english"]), len(one["chinese"])) for one in MAPS[part]
+    ]
+
+
+def links_chart(part: str) -> Chart:
     """Return the explorer of a trained model: ``alignment`` or ``heads``."""
-    maps = json.loads(MAPS.read_text("utf-8"))[part]["sentences"]
+    maps = MAPS[part]
     several = part == "heads"
-    heights = [max(len(one["english"]), len(one["chinese"])) for one in maps]
-    longest = max(heights)
+    longest = max(heights(part))
     rows = [
         {
             "n": number,
@@ -600,14 +558,7 @@ def links_chart(part: str) -> Parts:
             right="0.62 + 0.26 * datum.weight",
         )
     )
-    across = {
-        "scale": alt.Scale(domain=[0, 1], nice=False),
-        "axis": None,
-    }
-    down = {
-        "scale": alt.Scale(domain=[alt.expr("rows"), 0], nice=False),
-        "axis": None,
-    }
+    across, down = flat(0, 1), flat(alt.expr("rows"), 0)
 
     def at(x: float) -> Any:
         return alt.XDatum(x, **across)
@@ -617,10 +568,7 @@ def links_chart(part: str) -> Parts:
         words.transform_filter("datum.i < datum.last")
         .mark_rect(cornerRadius=4, fill=QUERY, cursor="pointer")
         .encode(
-            x=at(0.0),
-            x2=alt.datum(0.2),
-            y=alt.Y("top:Q", **down),
-            y2="bottom:Q",
+            **boxed(across, down, x=at(0.0), x2=alt.datum(0.2)),
             fillOpacity=alt.condition(
                 "datum.chosen", alt.value(0.25), alt.value(0.06)
             ),
@@ -648,16 +596,8 @@ def links_chart(part: str) -> Parts:
             legend=None,
         ),
     )
-    shares = (
-        looks.mark_rect(fill=QUERY)
-        .encode(
-            x=alt.X("left:Q", **across),
-            x2="right:Q",
-            y=alt.Y("top:Q", **down),
-            y2="bottom:Q",
-        )
-        .properties(name="looks")
-    )
+    shares = looks.mark_rect(fill=QUERY).encode(**boxed(across, down))
+    shares = shares.properties(name="looks")
     numbers = looks.mark_text(align="left", dx=4, color=INK).encode(
         x=alt.X("right:Q", **across),
         y=alt.Y("end:Q", **down),
@@ -704,26 +644,10 @@ def links_chart(part: str) -> Parts:
         .properties(width=PANEL, height=SHORT)
         .add_params(*controls)
     )
-    which = (
-        "'layer of ' + layer + ', head ' + min(head, layer) + ', ' + "
-        if several
-        else ""
-    )
-    return figure, {
-        "title": "Where the heads look"
-        if several
-        else "Where the translator looks",
-        "panel": "min(room - 10, 520)",
-        "short": "26 * rows",
-        "rows": f"{heights}[sentence]",
-        "pick": "word",
-        "readout": f"{which}'word ' + min(word, {{labels}}[0].last) + ', '"
-        f" + {{labels}}[min(word, {{labels}}[0].last) - 1].zh + ': weights '"
-        " + {looks|word weight|.3f}",
-    }
+    return figure
 
 
-FIGURES: dict[str, Callable[[], Parts]] = {
+FIGURES: dict[str, Callable[[], Chart]] = {
     "worked-example": worked_example,
     "temperature": temperature,
     "scaling": scaling,
@@ -732,70 +656,17 @@ FIGURES: dict[str, Callable[[], Parts]] = {
     "heads": lambda: links_chart("heads"),
 }
 
-CONFIG = {
-    "font": FONT,
-    "background": None,
-    "view": {"stroke": None},
-    "axis": {
-        "labelColor": {"expr": "ink"},
-        "titleColor": {"expr": "ink"},
-        "domainColor": {"expr": "faint"},
-        "tickColor": {"expr": "faint"},
-        "gridColor": {"expr": "faint"},
-        "gridOpacity": 0.3,
-        "labelFontSize": 12,
-        "titleFontSize": 12,
-        "titleFontWeight": "normal",
-    },
-    "legend": {
-        "labelColor": {"expr": "ink"},
-        "symbolStrokeColor": {"expr": "query"},
-        "labelFontSize": 12,
-    },
-    "title": {
-        "color": {"expr": "ink"},
-        "fontSize": 13,
-        "fontWeight": "normal",
-        "anchor": "start",
-    },
-    "text": {"fontSize": 12},
-    "concat": {"spacing": 24},
-}
-# The rest of structuredClone that Vega-Lite asks of its surroundings.
-CLONE = """
-globalThis.structuredClone = (value) =>
-  Array.isArray(value) ? value.map(structuredClone)
-  : value && typeof value === "object"
-  ? Object.fromEntries(Object.entries(value).map(
-      ([name, one]) => [name, structuredClone(one)]))
-  : value;
-"""
-
 
 @cache
 def javascript() -> MiniRacer:
     """Return a JavaScript context that holds Vega and Vega-Lite."""
     context = MiniRacer()
-    context.eval(CLONE)
     for script in (
         TARGET / "vega" / "vega.min.js",
+        ROOT / "tools" / "charts.js",
         VENDOR / "vega" / "vega-lite.min.js",
     ):
         context.eval(script.read_text("utf-8"))
-    # There is no screen to measure letters on.
-    context.eval(
-        "vega.textMetrics.width = (item, text) => text == null ? 0 :"
-        " [...String(text)].reduce((sum, one) => sum +"
-        " (one > '\\u2e80' ? 1 : 0.58), 0) * (item.fontSize || 11);"
-    )
-    context.eval(
-        "function compile(spec) { const heard = [];"
-        " const hear = (...words) => { heard.push(words.join(' ')); };"
-        " const logger = {level: () => logger, error: hear, warn: hear,"
-        " info: () => logger, debug: () => logger};"
-        " const made = vegaLite.compile(JSON.parse(spec), {logger}).spec;"
-        " return JSON.stringify([made, heard]); }"
-    )
     return context
 
 
@@ -857,16 +728,17 @@ def speak(spec: dict[str, Any], template: str) -> None:
 
 def compiled(name: str) -> dict[str, Any]:
     """Return a figure as the page needs it: title and Vega specification."""
-    chart, about = FIGURES[name]()
-    source = chart.to_dict()
-    source["config"] = CONFIG
+    about = ABOUT[name]
+    source = FIGURES[name]().to_dict()
+    source["config"] = ABOUT["config"]
     source.setdefault("params", []).extend(
         {"name": color, "value": value} for color, value in COLORS.items()
     )
+    rows = f"{heights(name)}[sentence]" if name in MAPS else "0"
     source["params"] += [
         {"name": "room", "value": ROOM},
         {"name": "columns", "expr": about.get("columns", "1")},
-        {"name": "rows", "expr": about.get("rows", "0")},
+        {"name": "rows", "expr": rows},
         {"name": "panel", "expr": about["panel"]},
         {"name": "short", "expr": about.get("short", "panel")},
     ]
@@ -912,131 +784,43 @@ def compiled(name: str) -> dict[str, Any]:
     return {"title": about["title"], "spec": made}
 
 
-def picture(spec: dict[str, Any]) -> str:
+def specifications() -> dict[Path, str]:
+    """Return what the pages compute with, by the files that hold it."""
+    return {
+        TARGET / f"{name}.json": json.dumps(
+            compiled(name), ensure_ascii=False, separators=(",", ":")
+        )
+        + "\n"
+        for name in FIGURES
+    }
+
+
+def picture(spec: dict[str, Any]) -> bytes:
     """Return the figure as it stands at first, as SVG with drawn letters."""
-    code = (
-        f"new vega.View(vega.parse({json.dumps(spec)}),"
-        " {renderer: 'none'}).toSVG()"
+    view = (
+        f"new vega.View(vega.parse({json.dumps(spec)}), {{renderer: 'none'}})"
     )
-    return draw_letters(javascript().eval(code).get())
+    svg = javascript().eval(f"{view}.toSVG()").get()
+    drawn = re.sub(
+        'font-family="[^"]*"', f'font-family="{DRAWN}"', svg
+    ).encode()
+    # No reader needs the fonts: each letter is drawn once, and used again.
+    for command in (["rsvg-convert", "--format=pdf"], ["pdftocairo", "-svg"]):
+        tail = ["-", "-"] if command[0] == "pdftocairo" else []
+        drawn = subprocess.run(
+            command + tail, input=drawn, capture_output=True, check=True
+        ).stdout
+    return re.sub(rb"(\d\.\d{3})\d+", rb"\1", drawn)
 
 
-TEXT = re.compile(
-    r"<text(?P<attributes>[^>]*)>(?P<text>[^<]*)</text>", re.DOTALL
-)
-
-
-@cache
-def fonts() -> list[Any]:
-    """Return the fonts of the book's other pictures: Latin, then Chinese."""
-    from matplotlib import font_manager
-
-    latin = font_manager.findfont("DejaVu Sans")
-    chinese = (
-        ROOT / "attention_lib" / "course" / "fonts" / "CourseCJK-Regular.otf"
-    )
-    found = [font_manager.get_font(path) for path in (latin, str(chinese))]
-    for font in found:
-        font.set_size(100, 72)
-    return found
-
-
-def draw_letters(svg: str) -> str:
-    """Replace the texts of an SVG by outlines: no reader needs the font.
-
-    Each letter is drawn once and used where it stands.
-    """
-    from matplotlib.textpath import text_to_path
-
-    shapes: dict[str, str] = {}
-
-    def shape(points: Any, codes: Any) -> str:
-        pieces, place = [], 0
-        while place < len(codes):
-            letter, count = {
-                1: ("M", 1),
-                2: ("L", 1),
-                3: ("Q", 2),
-                4: ("C", 3),
-                79: ("Z", 1),
-            }[int(codes[place])]
-            ends = [] if letter == "Z" else points[place : place + count]
-            pieces.append(
-                letter + " ".join(f"{x:.0f} {y:.0f}" for x, y in ends)
-            )
-            place += count
-        return "".join(pieces)
-
-    def outline(match: re.Match[str]) -> str:
-        about = dict(re.findall(r'([\w-]+)="([^"]*)"', match["attributes"]))
-        scale = float(about["font-size"].removesuffix("px")) / 100
-        text = unescape(match["text"])
-        letters, pen = [], 0.0
-        for run in re.findall(r"[\u2e80-\uffff]+|[^\u2e80-\uffff]+", text):
-            chinese = run[0] >= "\u2e80"
-            # The bar at the end says how wide the rest is.
-            placed, drawn, _ = text_to_path.get_glyphs_with_font(
-                fonts()[chinese], f"{run}|"
-            )
-            *placed, end = placed
-            for glyph, x, *_ in placed:
-                name = re.sub(r"\W", "-", f"letter-{chinese:d}-{glyph}")
-                shapes[name] = shape(*drawn[glyph])
-                if shapes[name]:
-                    letters.append((name, pen + x))
-            pen += end[1]
-        anchor = about.get("text-anchor", "start")
-        shift = {"middle": -pen / 2, "end": -pen, "start": 0.0}[anchor]
-        kept = " ".join(
-            f'{key}="{about[key]}"'
-            for key in ("fill", "fill-opacity", "opacity")
-            if key in about
-        )
-        used = "".join(
-            f'<use xlink:href="#{name}" x="{shift + x:.0f}"/>'
-            for name, x in letters
-        )
-        move = f"{about.get('transform', '')}scale({scale:g},{-scale:g})"
-        return f'<g {kept} transform="{move}">{used}</g>'
-
-    drawn = TEXT.sub(outline, svg)
-    defined = "".join(
-        f'<path id="{name}" d="{path}"/>' for name, path in shapes.items()
-    )
-    head = drawn.index(">") + 1
-    return f"{drawn[:head]}<defs>{defined}</defs>{drawn[head:]}"
-
-
-def files() -> dict[Path, str]:
-    """Return what belongs into the folder of the explorables."""
-    made = {}
-    for name in FIGURES:
-        figure = compiled(name)
-        text = json.dumps(figure, ensure_ascii=False, separators=(",", ":"))
-        made[TARGET / f"{name}.json"] = text + "\n"
-        made[TARGET / f"{name}.svg"] = picture(figure["spec"]) + "\n"
-    return made
-
-
-def main() -> int:
-    """Write the figures, or compare them with what is there."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--check", action="store_true")
-    check = parser.parse_args().check
-    stale = [
-        path
-        for path, text in files().items()
-        if not path.exists() or path.read_text("utf-8") != text
-    ]
-    if check:
-        for path in stale:
-            print(f"explorables: {path.relative_to(ROOT)} is not up to date")
-        return 1 if stale else 0
-    for path, text in files().items():
+def main() -> None:
+    """Write the figures."""
+    for path, text in specifications().items():
         path.write_text(text, "utf-8")
-    print(f"explorables: {len(stale)} files changed")
-    return 0
+        still = picture(json.loads(text)["spec"])
+        path.with_suffix(".svg").write_bytes(still)
+        print(f"charts: {path.name}, {len(still):,} bytes of picture")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

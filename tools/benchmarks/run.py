@@ -4,7 +4,7 @@
     python tools/benchmarks/run.py --only softmax     some groups; stores none
 
 Prints one table of ratios; stores them with the machine's description in
-``latest.json`` and writes the page of the book from it. A bar that is missed
+``latest.json``, from which the page of the book is made. A bar that is missed
 is shown: a busy machine is no fault of the code.
 """
 
@@ -22,17 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from benchmark_page import STORED, columns, draw, machine_text, missed_text
 from cases import SETTINGS, Case, all_cases, growing
 from measure import compare_times, peak_memory, take_turns
-from page import (
-    STORED,
-    add_run,
-    columns,
-    load_runs,
-    machine_text,
-    missed_text,
-    write,
-)
 
 #: Seconds of turns for each row, unless it is given more.
 SECONDS = 3.0
@@ -54,7 +46,6 @@ def describe_machine() -> dict[str, Any]:
     return {
         "processor": processor(),
         "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
         "torch": torch.__version__.partition("+")[0],
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
@@ -78,16 +69,6 @@ def measure(case: Case, seconds: float) -> dict[str, Any]:
             "bar": case.memory_bar,
         },
     }
-
-
-WIDTHS = {"what": 46, "time": 18, "bar": 5, "memory": 6, "bar ": 5, "met": 3}
-
-
-def show(cells: dict[str, str]) -> None:
-    """Print one line of the table."""
-    line = [f"{cells['what']:{WIDTHS['what']}}"]
-    line += [f"{cells[head]:>{WIDTHS[head]}}" for head in list(WIDTHS)[1:]]
-    print("  ".join(line).replace("`", "").replace("**", ""), flush=True)
 
 
 def measure_growth(seconds: float) -> dict[str, Any]:
@@ -116,44 +97,34 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", metavar="WORD", help="groups with this word")
     parser.add_argument("--seconds", type=float, default=SECONDS)
-    parser.add_argument("--threads", type=int, help="default: one per core")
     options = parser.parse_args()
-    if options.threads:
-        torch.set_num_threads(options.threads)
+    torch.set_num_threads(1)
     torch.manual_seed(0)
 
     start = time.perf_counter()
-    machine = describe_machine()
     stored: dict[str, Any] = {
         "date": datetime.date.today().isoformat(),
-        "machine": machine,
+        "machine": describe_machine(),
         "groups": SETTINGS,
         "rows": [],
     }
     print(machine_text(stored))
-    print(
-        "ours / theirs: median of the turns (their middle half), peak memory"
-    )
-    group = ""
+    print("ours / theirs: median of the turns (middle half), peak memory")
     for case in all_cases():
         if options.only and options.only.lower() not in case.group.lower():
             continue
-        if case.group != group:
-            group = case.group
-            print()
-            show({head: head for head in WIDTHS} | {"what": group})
         row = rounded(measure(case, options.seconds))
         stored["rows"].append(row)
-        show(columns(row))
-    print("\n" + missed_text(stored).replace("`", ""))
+        cells = " | ".join(columns(row).values())
+        print(f"{case.group}: {cells}", flush=True)
+    print(missed_text(stored))
     if not options.only:
         print("Measuring the growth with length …", flush=True)
         stored["growth"] = measure_growth(options.seconds)
-        runs = {"runs": add_run(load_runs(), stored)}
-        text = json.dumps(runs, indent=1, ensure_ascii=False)
+        draw(stored["growth"])
+        text = json.dumps(stored, indent=1, ensure_ascii=False)
         STORED.write_text(text + "\n", "utf-8")
-        write()
-        print("Written: latest.json, chapters/benchmarks.md, growth.svg.")
+        print("Written: latest.json and growth.svg.")
     print(f"{time.perf_counter() - start:.0f} s")
     return 0
 

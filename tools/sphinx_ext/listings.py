@@ -29,12 +29,9 @@ PLACE = re.compile(r"\{\{ (\w+)(?: (\w+))? \}\}")
 CARD = re.compile(r"^About (\d+) minutes to read\b", re.MULTILINE)
 TITLE = re.compile(r"^\((ch-[\w-]+)\)=\s*\n# (.+)$", re.MULTILINE)
 EXERCISE = re.compile(
-    r"^[:`]{3,}\{exercise\} (?P<title>.+)\n:label: (?P<label>\S+)\n+"
-    r"(?P<head>.*)",
+    r"^[:`]{3,}\{exercise\} (.+)\n:label: (\S+)\n+"
+    r"\*(Predict|Compute|Code|Break), ([●○]{3}), (\d+) minutes\.\*",
     re.MULTILINE,
-)
-HEAD = re.compile(
-    r"\*(Predict|Compute|Code|Break), ([●○]{3}), (\d+) minutes\.\*"
 )
 WORDS = 200  # of prose in a minute: an assumption, stated in paths.md
 
@@ -69,23 +66,15 @@ def chapters() -> list[str]:
 
 def exercises(name: str) -> list[Exercise]:
     """Return the exercises of a chapter, in order."""
-    found = []
-    for match in EXERCISE.finditer(prose(name)):
-        head = HEAD.match(match["head"])
-        if head is None:
-            raise ExtensionError(
-                f"{name}.ipynb, exercise {match['label']}: begin with "
-                "*Predict, ●○○, 5 minutes.* (or Compute, Code, Break)"
-            )
-        kind, difficulty, minutes = head.groups()
-        found.append(
-            Exercise(
-                match["title"],
-                match["label"],
-                kind.lower(),
-                difficulty,
-                int(minutes),
-            )
+    text = prose(name)
+    found = [
+        Exercise(title, label, kind.lower(), difficulty, int(minutes))
+        for title, label, kind, difficulty, minutes in EXERCISE.findall(text)
+    ]
+    if len(found) != text.count("{exercise} "):
+        raise ExtensionError(
+            f"{name}.ipynb: begin each exercise with "
+            "*Predict, ●○○, 5 minutes.* (or Compute, Code, Break)"
         )
     return found
 
