@@ -6,7 +6,14 @@ from attention_lib.attention import (
     scaled_dot_product_attention,
 )
 from attention_lib.cache import KVCache
-from attention_lib.efficient import blockwise_attention, linear_attention
+from attention_lib.interop import (
+    from_key_padding_mask,
+    from_mha_mask,
+    from_sdpa_mask,
+    to_key_padding_mask,
+    to_mha_mask,
+    to_sdpa_mask,
+)
 from attention_lib.leaks import (
     LeakReport,
     batch_leak,
@@ -18,14 +25,9 @@ from attention_lib.leaks import (
 from attention_lib.masks import (
     block_sparse_mask,
     causal_mask,
-    from_key_padding_mask,
-    from_mha_mask,
-    from_sdpa_mask,
+    from_attention_mask,
     padding_mask,
     sliding_window_mask,
-    to_key_padding_mask,
-    to_mha_mask,
-    to_sdpa_mask,
 )
 from attention_lib.measures import (
     alignment_error_rate,
@@ -39,7 +41,6 @@ from attention_lib.measures import (
     softmax_jacobian_norm,
 )
 from attention_lib.multihead import (
-    AttentionCache,
     MultiHeadAttention,
     merge_heads,
     split_heads,
@@ -48,13 +49,6 @@ from attention_lib.plotting import (
     show_attention,
     show_heads,
     show_links,
-    show_shapes,
-)
-from attention_lib.positions import (
-    LearnedPositions,
-    SinusoidalPositions,
-    rotate,
-    sinusoidal_encoding,
 )
 from attention_lib.scores import (
     AdditiveScore,
@@ -62,85 +56,5 @@ from attention_lib.scores import (
     dot_score,
     scaled_dot_score,
 )
-from attention_lib.seq2seq import (
-    AttentionDecoder,
-    AttentionState,
-    attention_model,
-)
-from attention_lib.transformer import (
-    DecoderBlock,
-    EncoderBlock,
-    FeedForward,
-    LanguageModel,
-    Residual,
-    RotaryMultiHeadAttention,
-    TransformerBlock,
-    TransformerDecoder,
-    TransformerEncoder,
-    transformer_model,
-)
 
-__version__ = "0.1.0"
-
-__all__ = [
-    "AdditiveScore",
-    "AttentionCache",
-    "AttentionDecoder",
-    "AttentionState",
-    "BilinearScore",
-    "DecoderBlock",
-    "EncoderBlock",
-    "FeedForward",
-    "KVCache",
-    "LanguageModel",
-    "LeakReport",
-    "LearnedPositions",
-    "MultiHeadAttention",
-    "Residual",
-    "RotaryMultiHeadAttention",
-    "SinusoidalPositions",
-    "TransformerBlock",
-    "TransformerDecoder",
-    "TransformerEncoder",
-    "alignment_error_rate",
-    "attend",
-    "attention_entropy",
-    "attention_model",
-    "batch_leak",
-    "block_sparse_mask",
-    "blockwise_attention",
-    "causal_mask",
-    "dot_product_moments",
-    "dot_score",
-    "from_key_padding_mask",
-    "from_mha_mask",
-    "from_sdpa_mask",
-    "future_leak",
-    "hard_alignment",
-    "head_gates",
-    "influence",
-    "largest_weight",
-    "linear_attention",
-    "masked_softmax",
-    "merge_heads",
-    "order_leak",
-    "padding_leak",
-    "padding_mask",
-    "rotate",
-    "scaled_dot_product_attention",
-    "scaled_dot_score",
-    "score_variance",
-    "show_attention",
-    "show_heads",
-    "show_links",
-    "show_shapes",
-    "sinusoidal_encoding",
-    "sliding_window_mask",
-    "softmax_jacobian",
-    "softmax_jacobian_norm",
-    "split_heads",
-    "to_key_padding_mask",
-    "to_mha_mask",
-    "to_sdpa_mask",
-    "transformer_model",
-]
+__version__ = "0.2.0"

@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.amp.autocast_mode import is_autocast_available
 from torch.autograd import forward_ad
 
-__all__ = [
-    "check_array",
-    "check_axis",
-    "check_callable",
-    "check_indices",
-    "check_items",
-    "check_lengths",
-    "check_no_tangent",
-    "check_number",
-    "check_shapes",
-    "check_sizes",
-    "check_tensor",
-    "check_type",
-    "check_width",
-]
+# Asked once: a compiler cannot always follow the question.
+AUTOCAST_DEVICES = frozenset(
+    filter(
+        is_autocast_available,
+        ("cpu", "cuda", "hpu", "ipu", "mps", "mtia", "xla", "xpu"),
+    )
+)
 
 
 def check_type(
@@ -73,7 +66,7 @@ def check_sizes(least: int = 1, **sizes: Any) -> None:
 def check_no_tangent(name: str, *tensors: Tensor) -> None:
     """Refuse forward-mode differentiation, which would find 0."""
     for tensor in tensors:
-        dual = forward_ad.unpack_dual(tensor)  # type: ignore[no-untyped-call]
+        dual = forward_ad.unpack_dual(tensor)
         if dual.tangent is not None:
             raise NotImplementedError(
                 f"{name} has no derivative in forward mode, as jvp and "
@@ -217,3 +210,323 @@ def check_shapes(
             "the leading axes of query, key and value must broadcast, got "
             f"{query}, {key} and {value}"
         ) from None
+
+
+def kind_of(value: Any) -> str:
+    """Say what a value is: the type of a tensor's numbers, or its class."""
+    if isinstance(value, Tensor):
+        return str(value.dtype)
+    return type(value).__name__
+
+
+def check_flags(**flags: Any) -> None:
+    """Refuse what PyTorch would take for True, such as a string."""
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise TypeError(f"{name} must be True or False, got {flag!r}")
+
+
+def refuse_input(name: str, value: Any) -> NoReturn:
+    """Say why something is no query, key or value."""
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        raise TypeError(
+            f"{name} must be a floating-point tensor, got {kind_of(value)}"
+        )
+    raise ValueError(
+        f"{name} must have shape (..., length, width), got "
+        f"{tuple(value.shape)}"
+    )
+
+
+def check_inputs(query: Tensor, key: Tensor, value: Tensor) -> None:
+    """Refuse inputs that are no tensors of one kind of number."""
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if not (
+            isinstance(tensor, Tensor)
+            and tensor.is_floating_point()
+            and tensor.dim() > 1
+        ):
+            refuse_input(name, tensor)
+    if not query.dtype == key.dtype == value.dtype:
+        kind = query.device.type
+        if kind in AUTOCAST_DEVICES and torch.is_autocast_enabled(kind):
+            return  # layers choose their own precision
+        raise TypeError(
+            "query, key and value must share one type, got "
+            f"{query.dtype}, {key.dtype} and {value.dtype}"
+        )
+    if not query.device == key.device == value.device:
+        raise ValueError(
+            "query, key and value must be on one device, got "
+            f"{query.device}, {key.device} and {value.device}"
+        )
+
+
+def refuse_shapes(rule: str, *inputs: Tensor) -> NoReturn:
+    """Say that the shapes of query, key and value break a rule."""
+    query, key, value = (tuple(tensor.shape) for tensor in inputs)
+    raise ValueError(f"{rule}, got query {query}, key {key}, value {value}")
+
+
+def check_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None = None,
+    bias: Tensor | None = None,
+    **flags: bool,
+) -> tuple[Tensor | None, Tensor | None]:
+    """Refuse what no scaled attention can use; return mask and bias fitted.
+
+    The one gate of ``scaled_dot_product_attention`` and what stands in for
+    it: each key head may serve a group of query heads.
+    """
+    for flag in flags.values():
+        if flag is not True and flag is not False:
+            check_flags(**flags)
+    for tensor in (query, key, value):
+        if (
+            not isinstance(tensor, Tensor)
+            or tensor.dim() < 2
+            or not tensor.is_floating_point()
+            or tensor.dtype != query.dtype
+            or tensor.device != query.device
+        ):
+            check_inputs(query, key, value)
+    if key.shape[-2] != value.shape[-2]:
+        refuse_shapes("key and value must be equally long", query, key, value)
+    if query.shape[-1] != key.shape[-1]:
+        refuse_shapes("query and key must be equally wide", query, key, value)
+    leading: Sequence[int] = query.shape[:-2]
+    if not leading == key.shape[:-2] == value.shape[:-2]:
+        leading = _join_leading(query, key, value)
+    scores = (*leading, query.shape[-2], key.shape[-2])
+    formula = flags.get("need_weights") and not flags.get("is_causal")
+    if formula and bias is None and leading == key.shape[:-2]:
+        return mask, None  # masked_softmax fits it
+    if mask is not None:
+        mask = fit_mask(mask, scores, query.device)
+    if bias is not None:
+        bias = fit_bias(bias, scores, query.device)
+    return mask, bias
+
+
+def _join_leading(query: Tensor, key: Tensor, value: Tensor) -> Sequence[int]:
+    """Broadcast the axes before the last two; grouped heads count once."""
+    heads: tuple[int, ...] = ()
+    shapes = [tensor.shape[:-2] for tensor in (query, key, value)]
+    if query.dim() > 2 < key.dim() and 1 < key.shape[-3] < query.shape[-3]:
+        if query.shape[-3] % key.shape[-3]:
+            refuse_shapes(
+                "key heads must divide query heads", query, key, value
+            )
+        heads = (query.shape[-3],)
+        shapes = [shape[:-1] for shape in shapes]
+    try:
+        outer = torch.broadcast_shapes(*shapes)
+    except RuntimeError:
+        refuse_shapes("axes before the last two must match", query, key, value)
+    return (*outer, *heads)
+
+
+def fit_mask(
+    mask: Any, scores: Sequence[int], device: torch.device, name: str = "mask"
+) -> Tensor:
+    """Refuse a mask with no meaning for such scores; else line it up.
+
+    Beside four axes of scores, three axes mean (B, Tq or 1, Tk): one mask
+    for each sample, whatever the number of heads.
+    """
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        raise TypeError(
+            f"{name} must be a boolean tensor (True = may be attended), got "
+            f"{kind_of(mask)}. mask.bool() converts 0 and 1, from_sdpa_mask "
+            "0 and -inf, padding_mask lengths, from_attention_mask (B, T) "
+            "with 1 = keep; numbers to add to the scores go to bias="
+        )
+    if mask.dim() == 3 and len(scores) == 4:
+        mask = mask[:, None]
+    if mask.dim() > len(scores) or mask.device != device:
+        refuse_fit(name, mask, scores, device)
+    for axis in range(-mask.dim(), 0):
+        if mask.shape[axis] not in (1, scores[axis]):
+            refuse_fit(name, mask, scores, device)
+    return mask
+
+
+def fit_bias(bias: Any, scores: Sequence[int], device: torch.device) -> Tensor:
+    """Refuse a bias that does not broadcast to the scores."""
+    check_tensor("bias", bias, "floating-point")
+    if bias.dim() > len(scores) or bias.device != device:
+        refuse_fit("bias", bias, scores, device)
+    for axis in range(-bias.dim(), 0):
+        if bias.shape[axis] not in (1, scores[axis]):
+            refuse_fit("bias", bias, scores, device)
+    return bias
+
+
+def refuse_fit(
+    name: str, tensor: Tensor, scores: Sequence[int], device: torch.device
+) -> NoReturn:
+    """Say why a mask or bias does not belong to the scores."""
+    if tensor.device != device:
+        raise ValueError(f"{name} is on {tensor.device}, scores on {device}")
+    hint = ""
+    if tensor.dim() == 2:
+        hint = (
+            "; two axes mean (Tq, Tk): is it (B, T) with 1 = keep? Then "
+            "pass from_attention_mask(mask)"
+        )
+    raise ValueError(
+        f"{name} of shape {tuple(tensor.shape)} does not fit scores "
+        f"{tuple(scores)}{hint}"
+    )
+
+
+def truth(statement: Tensor) -> bool | None:
+    """Return what is true, or None where there are no values to look at.
+
+    There are none while a compiler traces, under vmap, and on meta tensors.
+    """
+    if statement.device.type == "meta" or torch.compiler.is_compiling():
+        return None
+    try:
+        return bool(statement)
+    except RuntimeError:
+        return None
+
+
+def check_keep(mask: Any) -> None:
+    """Refuse what is no mask (B, T) of 1 = keep and 0 = pad."""
+    if not isinstance(mask, Tensor):
+        raise TypeError(
+            f"attention_mask must be a tensor, got {kind_of(mask)}"
+        )
+    if mask.dim() != 2:
+        raise ValueError(
+            f"attention_mask must have shape (B, T), got {tuple(mask.shape)}"
+        )
+    if truth(((mask != 0) & (mask != 1)).any()):
+        raise ValueError(
+            "attention_mask must hold 1 (keep) and 0 (pad): is it additive, "
+            "or token ids?"
+        )
+
+
+def check_row_lengths(
+    lengths: Any, max_length: int | None, side: str
+) -> tuple[Tensor, int]:
+    """Refuse what cannot be lengths of padded rows; return both filled in."""
+    if not isinstance(lengths, Tensor):
+        lengths = torch.as_tensor(lengths)
+        lengths = lengths if lengths.numel() else lengths.long()
+    if lengths.dtype == torch.bool or lengths.is_floating_point():
+        raise TypeError(
+            f"lengths must hold integers, got {lengths.dtype}; "
+            "did you pass a mask instead of lengths?"
+        )
+    if lengths.dim() != 1:
+        raise ValueError(
+            f"lengths must have shape (B,), got {tuple(lengths.shape)}; "
+            "did you pass token ids?"
+        )
+    if side not in ("right", "left"):
+        raise ValueError(f"side must be 'right' or 'left', got {side!r}")
+    if max_length is None:
+        max_length = int(lengths.max()) if len(lengths) else 0
+    check_sizes(0, max_length=max_length)
+    if truth(((lengths < 0) | (lengths > max_length)).any()):
+        raise ValueError(
+            f"lengths must lie between 0 and max_length={max_length}, got "
+            f"{lengths.tolist()}"
+        )
+    return lengths, max_length
+
+
+def check_layer_sizes(
+    d_model: int, num_heads: int, num_kv_heads: int, d_head: int | None
+) -> None:
+    """Refuse heads and widths of which no layer can be built."""
+    check_sizes(
+        d_model=d_model, num_heads=num_heads, num_kv_heads=num_kv_heads
+    )
+    if d_head is not None:
+        check_sizes(d_head=d_head)
+    elif d_model % num_heads:
+        raise ValueError(
+            f"num_heads={num_heads} does not divide d_model={d_model}; "
+            "d_head= sets the width of a head"
+        )
+    if num_heads % num_kv_heads:
+        raise ValueError(
+            f"num_kv_heads={num_kv_heads} does not divide "
+            f"num_heads={num_heads}"
+        )
+
+
+def check_layer_call(
+    layer: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    bias: Tensor | None,
+    positions: Tensor | None,
+    cache: Any,
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Refuse a call of a layer before a cache is written to.
+
+    Returns mask and bias, lined up with the scores, and the positions.
+    """
+    for tensor in (query, key, value):
+        if not isinstance(tensor, Tensor) or tensor.dim() != 3:
+            check_inputs(query, key, value)
+            refuse_shapes("inputs must be (B, T, width)", query, key, value)
+    widths = (layer.d_model, layer.kdim, layer.vdim)
+    if (query.shape[2], key.shape[2], value.shape[2]) != widths:
+        refuse_shapes(f"widths must be {widths}", query, key, value)
+    if not query.shape[0] == key.shape[0] == value.shape[0]:
+        rule = "inputs must be (B, T, width) of one batch B, which comes first"
+        refuse_shapes(rule, query, key, value)
+    if key.shape[1] != value.shape[1]:
+        refuse_shapes("key and value must be equally long", query, key, value)
+    (batch, queries, _), keys, cached = query.shape, key.shape[1], 0
+    if cache is not None:  # refused before it is written to
+        cached = _check_cache(cache, key is not query and keys > 0)
+        scores = (batch, layer.num_heads, queries, cached + keys)
+        if mask is not None:
+            mask = fit_mask(mask, scores, query.device)
+        if bias is not None:
+            bias = fit_bias(bias, scores, query.device)
+    if positions is None and layer.rotary is not None:
+        start = cached + min(0, keys - queries)
+        positions = torch.arange(start, cached + keys, device=query.device)
+    elif positions is not None and layer.rotary is None:
+        raise ValueError("positions need a layer with rotary=")
+    elif positions is not None and (
+        positions.shape[-1] != keys or queries > keys
+    ):
+        raise ValueError(
+            f"positions must be those of the {keys} keys of this call, of "
+            f"which the {queries} queries take the last, got shape "
+            f"{tuple(positions.shape)}"
+        )
+    return mask, bias, positions
+
+
+def _check_cache(cache: Any, other: bool) -> int:
+    """Return how many keys a cache holds; refuse to mix two sequences."""
+    if cache is None:
+        return 0
+    if not (hasattr(cache, "length") and hasattr(cache, "update")):
+        raise TypeError(
+            f"cache must have length and update, got {kind_of(cache)}"
+        )
+    if cache.length and other:
+        raise ValueError(
+            "key is given beside a filled cache: a cache of another sequence "
+            "is filled once, then pass key[:, :0]; in self-attention, leave "
+            "key out"
+        )
+    length: int = cache.length
+    return length

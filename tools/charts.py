@@ -801,15 +801,15 @@ def picture(spec: dict[str, Any]) -> bytes:
         f"new vega.View(vega.parse({json.dumps(spec)}), {{renderer: 'none'}})"
     )
     svg = javascript().eval(f"{view}.toSVG()").get()
-    drawn = re.sub(
-        'font-family="[^"]*"', f'font-family="{DRAWN}"', svg
-    ).encode()
+    svg = re.sub('font-family="[^"]*"', f'font-family="{DRAWN}"', svg)
     # No reader needs the fonts: each letter is drawn once, and used again.
-    for command in (["rsvg-convert", "--format=pdf"], ["pdftocairo", "-svg"]):
-        tail = ["-", "-"] if command[0] == "pdftocairo" else []
-        drawn = subprocess.run(
-            command + tail, input=drawn, capture_output=True, check=True
-        ).stdout
+    drawn = subprocess.run(
+        "rsvg-convert --format=pdf | pdftocairo -svg - -",
+        shell=True,
+        input=svg.encode(),
+        capture_output=True,
+        check=True,
+    ).stdout
     return re.sub(rb"(\d\.\d{3})\d+", rb"\1", drawn)
 
 
