@@ -96,7 +96,6 @@ test-rest: $(READY)
 	$(TEST) -m "not plain and not site and not print"
 	@echo "The library as its users import it"
 	ATTENTION_LIB_SHAPES=off $(TEST) -m plain
-	ATTENTION_LIB_SHAPES=off $(PY) -m pytest --doctest-modules attention_lib
 	@echo "The printed book"
 	@if $(PY) tools/need.py --must pdf >/dev/null; then \
 	  set -x; $(PY) tools/print_book.py pdf epub; $(TEST) -m print; \

@@ -12,6 +12,7 @@ from pathlib import Path
 import attention_book
 import changed
 import charts
+import listings
 import nbformat
 import need
 import print_book
@@ -235,7 +236,7 @@ def test_a_chapter_is_compared_alone_outside_the_repository(project):
     assert sorted(project.iterdir()) == before, "it leaves nothing behind"
 
 
-@pytest.mark.parametrize("name", attention_lib.__all__)
+@pytest.mark.parametrize("name", listings.public_names())
 def test_a_stable_name_has_an_example_and_leads_back_to_its_section(name):
     value = getattr(attention_lib, name)
     assert re.search(r"^ *>>> ", value.__doc__, re.MULTILINE)

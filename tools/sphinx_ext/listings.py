@@ -133,12 +133,18 @@ def all_exercises(_: str) -> str:
     return "\n".join(lines)
 
 
+def public_names() -> dict[str, str]:
+    """Return what ``attention_lib`` exports, and where it is defined."""
+    return {
+        name: f"{value.__module__}.{name}"
+        for name, value in sorted(vars(attention_lib).items())
+        if name[0] != "_" and hasattr(value, "__module__")
+    }
+
+
 def public(_: str) -> str:
     """Return the table of what ``attention_lib`` exports."""
-    rows = "\n".join(
-        f"   ~{getattr(attention_lib, name).__module__}.{name}"
-        for name in sorted(attention_lib.__all__, key=str.lower)
-    )
+    rows = "\n".join(f"   ~{full}" for full in public_names().values())
     table = f".. autosummary::\n   :nosignatures:\n\n{rows}"
     return f"```{{eval-rst}}\n{table}\n```"
 
