@@ -153,6 +153,25 @@ def hide_unseen(
     )
 
 
+def mix(weights: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+    """Return ``weights @ value``, 0 for a query that may see no key.
+
+    Weights of 0 do not make it 0 if a value is NaN or infinite.
+    """
+    context = weights @ value
+    if mask is None:
+        return context
+    if context.device.type == "cpu" and not torch.compiler.is_compiling():
+        try:
+            if context.sum().isfinite():
+                return context
+        except RuntimeError:  # vmap shows no values
+            pass
+    if mask.dim() == 3 and context.dim() == 4:
+        mask = mask[:, None]
+    return context.masked_fill(~mask.any(-1, keepdim=True), 0.0)
+
+
 def _spoiled(tensor: Tensor, hidden: Tensor) -> bool:
     """Tell whether something hidden may not be finite, looking there only."""
     part = tensor.detach()
