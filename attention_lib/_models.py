@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -266,27 +267,27 @@ def check_prompts(
     """Refuse what cannot be continued; return the mask of the padding."""
     check_tensor("tokens", tokens, "whole", "(B, T)")
     check_sizes(0, max_new_tokens=max_new_tokens)
-    longest, mask = tokens.shape[1], None
+    rows, width = tokens.shape
+    mask, real = None, tokens.new_full((rows, 1), width)
     if lengths is not None:
-        lengths = torch.as_tensor(lengths, device=tokens.device)
-        mask = padding_mask(lengths, longest, side="left")
-        if len(lengths) != len(tokens):
+        mask = padding_mask(lengths, width, side="left").to(tokens.device)
+        if len(mask) != rows:
             raise ValueError(
-                f"lengths must hold one length for each of {len(tokens)} "
-                f"rows, got {len(lengths)}"
+                f"lengths must hold one length for each of {rows} rows, got "
+                f"{len(mask)}"
             )
-        longest = int(lengths.max()) if len(lengths) else longest
-    if tokens.shape[1] == 0 or (lengths is not None and (lengths < 1).any()):
+        real = mask.sum(-1)
+    if width == 0 or bool((real == 0).any()):
         raise ValueError(
             "each prompt must hold at least one token, got tokens of shape "
-            f"{tuple(tokens.shape)} and lengths {lengths}"
+            f"{tuple(tokens.shape)} and lengths {real.flatten().tolist()}"
         )
     table = getattr(model.positions, "table", None)
-    most = None if table is None else table.num_embeddings
-    if most is not None and longest + max_new_tokens > most:
+    most = math.inf if table is None else table.num_embeddings
+    if rows and int(real.max()) + max_new_tokens > most:
         raise ValueError(
-            f"{longest} tokens and max_new_tokens={max_new_tokens} are "
-            f"beyond max_length={most}"
+            f"{int(real.max())} tokens and max_new_tokens={max_new_tokens} "
+            f"are beyond max_length={most}"
         )
     return mask
 

@@ -363,7 +363,7 @@ class TransformerDecoder(_Stack, Decoder):
 
     def _read(
         self, tokens: Tensor, memory: Memory, need_weights: bool = False
-    ) -> tuple[Tensor, list[Tensor]]:
+    ) -> tuple[Tensor, list[Any]]:
         """Return the logits and, if asked for, the cross-weights."""
         options = {"memory_mask": memory.mask, "need_weights": need_weights}
         x, seen = self.embed(tokens), []
