@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import ast
 import re
-import shutil
-import sys
 import zlib
 from functools import cache
 from html import escape
@@ -22,11 +20,9 @@ from sphinx.util.math import get_node_equation_number
 from sphinx.writers.html5 import HTML5Translator
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-VENDOR = ROOT / "vendor"
+VENDOR = ROOT / "tools" / "vendor"
 PRINT = ROOT / "_build" / "print"
 DOWNLOADS = {"attention-course.pdf": "PDF", "attention-course.epub": "EPUB"}
-# The API pages import the package from this checkout.
-sys.path.insert(0, str(ROOT))
 
 DIRECTIVE = re.compile(r"#\|\s*export\s+(\w+)\s*\n")
 
@@ -184,7 +180,7 @@ def link(
 def write_inventories(app: Sphinx, config: Any) -> None:
     """Compile the listed objects of other projects for intersphinx.
 
-    ``vendor/inventories/NAME.txt`` holds the base address in its first line,
+    ``inventories/NAME.txt`` holds the base address in its first line,
     then a line per object: name, role, address below the base.
     """
     mapping = {}
@@ -205,21 +201,6 @@ def write_inventories(app: Sphinx, config: Any) -> None:
         inventory.write_bytes(head.encode() + zlib.compress(body.encode()))
         mapping[source.stem] = (base, (str(inventory),))
     config.intersphinx_mapping = mapping
-
-
-def keep_vendored_files_off_pages(app: Sphinx, config: Any) -> None:
-    """Undo Jupyter Book's habit of loading every static file everywhere."""
-    for option in ("html_js_files", "html_css_files"):
-        files = getattr(config, option)
-        setattr(
-            config,
-            option,
-            [
-                file
-                for file in files
-                if not str(file).startswith(("katex/", "tippy/"))
-            ],
-        )
 
 
 def trim_page(
@@ -262,8 +243,9 @@ def add_math_style(
 
 
 def find_downloads(app: Sphinx, config: Any) -> None:
-    """Note which forms of the printed book there are to download."""
+    """Put the forms of the printed book that there are beside the pages."""
     config.downloads = [name for name in DOWNLOADS if (PRINT / name).is_file()]
+    config.html_extra_path += [str(PRINT / name) for name in config.downloads]
 
 
 def link_downloads(
@@ -284,17 +266,6 @@ def link_downloads(
     context["theme_extra_footer"] = f"{footer} The whole book as {links}."
 
 
-def copy_downloads(app: Sphinx, failure: Exception | None) -> None:
-    """Put the printed book beside the pages that link it."""
-    if failure or app.builder.name != "html":
-        return
-    for name in DOWNLOADS:
-        if name in app.config.downloads:
-            shutil.copy(PRINT / name, app.outdir)
-        else:
-            (Path(app.outdir) / name).unlink(missing_ok=True)
-
-
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register everything with Sphinx."""
     app.add_html_math_renderer(
@@ -303,11 +274,9 @@ def setup(app: Sphinx) -> dict[str, Any]:
         block_renderers=(visit_displaymath, None),
     )
     app.connect("config-inited", write_inventories, priority=100)
-    app.connect("config-inited", keep_vendored_files_off_pages, priority=100)
     app.add_config_value("downloads", [], "html")
     app.connect("config-inited", find_downloads)
     app.connect("html-page-context", link_downloads)
-    app.connect("build-finished", copy_downloads)
     app.connect("doctree-read", mark_exported_cells)
     app.connect("html-page-context", add_math_style)
     app.connect("html-page-context", trim_page, priority=900)
