@@ -203,10 +203,12 @@ def write_inventories(app: Sphinx, config: Any) -> None:
     config.intersphinx_mapping = mapping
 
 
-def find_downloads(app: Sphinx, config: Any) -> None:
+def find_downloads(app: Sphinx) -> None:
     """Put the forms of the printed book that there are beside the pages."""
-    config.downloads = [name for name in DOWNLOADS if (PRINT / name).is_file()]
-    config.html_extra_path += [str(PRINT / name) for name in config.downloads]
+    if app.builder.name == "html":
+        found = [name for name in DOWNLOADS if (PRINT / name).is_file()]
+        app.config.downloads = found
+        app.config.html_extra_path += [str(PRINT / name) for name in found]
 
 
 def finish_page(
@@ -232,7 +234,7 @@ def finish_page(
     for kind in ("script_files", "css_files"):
         files = context[kind]
         context[kind] = [file for file in files if "thebe" not in str(file)]
-    if app.builder.name == "html" and app.config.downloads:
+    if app.config.downloads:
         links = " or ".join(
             f'<a href="{context["pathto"](name, 1)}">{DOWNLOADS[name]}</a>'
             for name in app.config.downloads
@@ -251,7 +253,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     )
     app.connect("config-inited", write_inventories, priority=100)
     app.add_config_value("downloads", [], "html")
-    app.connect("config-inited", find_downloads)
+    app.connect("builder-inited", find_downloads)
     app.connect("doctree-read", mark_exported_cells)
     app.connect("html-page-context", finish_page, priority=900)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
