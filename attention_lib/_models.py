@@ -1,0 +1,303 @@
+"""What the models call by name: gates, modes, one cache for all blocks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attention_lib._checks import (
+    check_inputs,
+    check_number,
+    check_sizes,
+    check_tensor,
+    check_type,
+    fit_mask,
+    truth,
+)
+from attention_lib.cache import KVCache
+from attention_lib.masks import padding_mask
+
+
+class ModelCache:
+    """One cache for each block of a model, read, cut and sorted as one.
+
+    ``LanguageModel.new_cache`` makes it. ``caches`` are any objects with
+    ``length``, ``update``, ``crop`` and ``reorder``, all different. Raises
+    ValueError where they hold different numbers of positions.
+
+    >>> ModelCache([KVCache(), KVCache()]).length
+    0
+    """
+
+    def __init__(self, caches: Iterable[Any]) -> None:
+        self.caches = list(caches)
+        if len({id(cache) for cache in self.caches}) < len(self.caches):
+            raise ValueError("caches must differ: each block needs its own")
+
+    @property
+    def length(self) -> int:
+        """Number of positions stored."""
+        lengths = {cache.length for cache in self.caches}
+        if len(lengths) > 1:
+            raise ValueError(
+                "the caches of the blocks must hold equally many positions, "
+                f"got {[cache.length for cache in self.caches]}"
+            )
+        return int(lengths.pop())
+
+    def crop(self, length: int) -> None:
+        """Keep the first ``length`` positions."""
+        for cache in self.caches:
+            cache.crop(length)
+
+    def reorder(self, rows: Tensor) -> None:
+        """Put the given rows of the batch in the place of all."""
+        for cache in self.caches:
+            cache.reorder(rows)
+
+
+def new_cache(num_layers: int) -> ModelCache:
+    """Make an empty cache for each block."""
+    return ModelCache(KVCache() for _ in range(num_layers))
+
+
+class all_or_nothing:
+    """Hand out a cache for each block; forget what an unfinished call stored.
+
+    ``with all_or_nothing(cache, 2) as caches`` gives a list of two, of None
+    where there is no cache.
+    """
+
+    def __init__(self, cache: ModelCache | None, num_layers: int) -> None:
+        self.caches = [None] * num_layers if cache is None else cache.caches
+        self.length = 0 if cache is None else cache.length
+
+    def __enter__(self) -> list[Any]:
+        return self.caches
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if kind is not None:
+            for cache in self.caches:
+                if cache is not None and cache.length > self.length:
+                    cache.crop(self.length)
+
+
+class GrowingCache:
+    """Keys and values of one attention, replaced and never written to.
+
+    So the states of a decoder that share them stay as they are.
+    """
+
+    def __init__(self, *stored: Tensor) -> None:
+        self.stored = stored
+
+    @property
+    def length(self) -> int:
+        """Number of positions stored."""
+        return self.stored[0].shape[-2] if self.stored else 0
+
+    def update(self, *new: Tensor) -> tuple[Tensor, ...]:
+        """Return all keys and all values, the new ones last."""
+        if self.stored:
+            pairs = zip(self.stored, new, strict=True)
+            new = tuple(torch.cat(pair, -2) for pair in pairs)
+        self.stored = new
+        return new
+
+
+def growing_caches(stored: Iterable[tuple[Tensor, ...]]) -> list[GrowingCache]:
+    """Make a cache for each block of what it has stored."""
+    return [GrowingCache(*pair) for pair in stored]
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Switch to evaluation; put the mode of each part back at the end."""
+    modes = [(part, part.training) for part in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for part, mode in modes:
+            part.training = mode
+
+
+def check_frequencies(name: str, width: int, base: float) -> None:
+    """Refuse widths and bases of which no frequencies can be made."""
+    check_sizes(**{name: width})
+    check_number("base", base, low=1e-9)
+    if width % 2:
+        raise ValueError(
+            f"{name} must be even, one sine and one cosine for each "
+            f"frequency, got {width}"
+        )
+
+
+def check_places(
+    positions: Any, features: Tensor | None = None, rows: int | None = None
+) -> Tensor:
+    """Refuse positions that are not one for each feature vector.
+
+    Returns them, 0 to T - 1 if omitted. ``rows`` is the length of a table.
+    """
+    if positions is None and features is not None:
+        positions = torch.arange(features.shape[-2], device=features.device)
+    check_tensor("positions", positions, "whole", "(..., T)")
+    if features is not None and positions.shape[-1] != features.shape[-2]:
+        raise ValueError(
+            f"positions of shape {tuple(positions.shape)} do not fit features "
+            f"of shape {tuple(features.shape)}"
+        )
+    if rows is not None and truth(
+        ((positions < 0) | (positions >= rows)).any()
+    ):
+        raise ValueError(
+            f"positions must lie below max_length={rows}, got "
+            f"{int(positions.max())}: a learned table has no row for a "
+            "position that it was not built for"
+        )
+    checked: Tensor = positions
+    return checked
+
+
+def check_choice(name: str, value: Any, choices: Iterable[Any]) -> None:
+    """Refuse a value that is not one of a few."""
+    if value not in choices:
+        raise ValueError(
+            f"{name} must be one of {', '.join(map(repr, choices))}, got "
+            f"{value!r}"
+        )
+
+
+def check_model(
+    num_heads: int, num_layers: int, norm: Any, activation: Any
+) -> None:
+    """Refuse settings of which no model can be built."""
+    check_sizes(num_heads=num_heads, num_layers=num_layers)
+    check_choice("norm", norm, ("rms", "layer"))
+    check_choice("activation", activation, ("swiglu", "gelu", "relu"))
+
+
+def make_positions(
+    kind: Any,
+    d_model: int,
+    d_head: int,
+    max_length: int | None,
+    base: float,
+    interleaved: bool,
+) -> tuple[nn.Module | None, nn.Module | None]:
+    """Make what is added to word vectors, and what turns queries and keys."""
+    from attention_lib import positions
+
+    kinds = ("rotary", "sinusoidal", "learned", None)
+    check_choice("positions", kind, kinds)
+    if kind == "rotary":
+        return None, positions.RotaryPositions(
+            d_head, base=base, interleaved=interleaved
+        )
+    if kind == "sinusoidal":
+        return positions.SinusoidalPositions(d_model), None
+    if kind == "learned":
+        if max_length is None:
+            raise ValueError("learned positions need a max_length, got None")
+        check_sizes(max_length=max_length)
+        return positions.LearnedPositions(max_length, d_model), None
+    return None, None
+
+
+def check_memory(
+    block: Any, states: Tensor, memory: Tensor, mask: Any, cache: Any
+) -> None:
+    """Refuse a memory before the cache of the words is changed."""
+    attention = block.cross_attention
+    check_inputs(states, memory, memory)
+    shape, stored = memory.shape, 0 if cache is None else cache.length
+    if len(shape) != 3 or (shape[0], shape[2]) != (
+        len(states),
+        attention.kdim,
+    ):
+        raise ValueError(
+            f"memory must have shape ({len(states)}, Ts, {attention.kdim}), "
+            f"as many samples as the states, got {tuple(shape)}"
+        )
+    if stored and shape[1]:
+        raise ValueError(
+            "memory is given beside a filled memory_cache, which is filled "
+            "once: then pass memory[:, :0]"
+        )
+    if mask is not None:
+        queries, keys = states.shape[1], stored + shape[1]
+        scores = (len(states), attention.num_heads, queries, keys)
+        fit_mask(mask, scores, states.device, "memory_mask")
+
+
+def check_model_call(
+    model: Any, tokens: Any, positions: Any, cache: Any
+) -> int:
+    """Refuse what no model can read; return how much is cached."""
+    check_tensor("tokens", tokens, "whole", "(B, T)")
+    if positions is not None:
+        check_tensor("positions", positions, "whole", "(..., T)")
+        if positions.shape[-1] != tokens.shape[1]:
+            raise ValueError(
+                f"positions of shape {tuple(positions.shape)} do not fit "
+                f"tokens of shape {tuple(tokens.shape)}: they are those of "
+                "the tokens of this call"
+            )
+    if cache is None:
+        return 0
+    check_type("cache", cache, ModelCache, "made by new_cache()")
+    if len(cache.caches) != len(model.blocks):
+        raise ValueError(
+            f"cache holds {len(cache.caches)} caches for {len(model.blocks)} "
+            "blocks, each of which needs its own"
+        )
+    length: int = cache.length
+    return length
+
+
+def check_prompts(
+    model: Any, tokens: Any, lengths: Any, max_new_tokens: int
+) -> Tensor | None:
+    """Refuse what cannot be continued; return the mask of the padding."""
+    check_tensor("tokens", tokens, "whole", "(B, T)")
+    check_sizes(0, max_new_tokens=max_new_tokens)
+    rows, width = tokens.shape
+    mask, real = None, tokens.new_full((rows, 1), width)
+    if lengths is not None:
+        mask = padding_mask(lengths, width, side="left").to(tokens.device)
+        if len(mask) != rows:
+            raise ValueError(
+                f"lengths must hold one length for each of {rows} rows, got "
+                f"{len(mask)}"
+            )
+        real = mask.sum(-1)
+    if width == 0 or bool((real == 0).any()):
+        raise ValueError(
+            "each prompt must hold at least one token, got tokens of shape "
+            f"{tuple(tokens.shape)} and lengths {real.flatten().tolist()}"
+        )
+    table = getattr(model.positions, "table", None)
+    most = math.inf if table is None else table.num_embeddings
+    if rows and int(real.max()) + max_new_tokens > most:
+        raise ValueError(
+            f"{int(real.max())} tokens and max_new_tokens={max_new_tokens} "
+            f"are beyond max_length={most}"
+        )
+    return mask
+
+
+def check_sampling(
+    temperature: float, top_k: int | None, top_p: float | None
+) -> None:
+    """Refuse what describes no distribution."""
+    check_number("temperature", temperature, low=1e-30)
+    if top_k is not None:
+        check_sizes(top_k=top_k)
+    if top_p is not None:
+        check_number("top_p", top_p, low=1e-9, high=1.0)
