@@ -47,7 +47,6 @@ def next_token_probs(
     return torch.zeros_like(probs).scatter(-1, order, probs)
 
 
-@torch.no_grad()
 def generate(
     model: Any,
     tokens: Int[Tensor, "B T"],

@@ -40,7 +40,6 @@ def sinusoidal_encoding(
             [0.8415, 0.5403, 0.0100, 0.9999]])
     """
     check_frequencies("d_model", d_model, base)
-    check_places(positions)
     angles = _angles(positions, d_model, base, dtype)
     return torch.stack([angles.sin(), angles.cos()], -1).flatten(-2).to(dtype)
 

@@ -179,13 +179,13 @@ def test_prompts_and_settings_that_make_no_sense_are_refused():
         ({"max_new_tokens": 11}, "beyond max_length=16"),
         ({"lengths": [1, 5], "max_new_tokens": 12}, "beyond max_length=16"),
         ({"lengths": [1, 7]}, "lengths must"),
-        ({"lengths": [3]}, "one length for each of 2 rows"),
-        ({"lengths": [0, 3]}, "at least one token"),
+        ({"lengths": [3]}, "one for each prompt"),
+        ({"lengths": [0, 3]}, "at least 1, got"),
         ({"max_new_tokens": -1}, "max_new_tokens must be at least 0"),
         ({"temperature": -1.0}, "temperature must be"),
         ({"temperature": 1.0, "top_k": 0}, "top_k must be at least 1"),
         ({"temperature": 1.0, "top_p": 0.0}, "top_p must be"),
-        ({"tokens": tokens[:, :0]}, "at least one token"),
+        ({"tokens": tokens[:, :0]}, "at least 1, got"),
         ({"tokens": tokens[0]}, r"tokens must have shape \(B, T\)"),
     ):
         with pytest.raises(ValueError, match=word):

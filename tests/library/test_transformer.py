@@ -30,6 +30,7 @@ from attention_lib.course.corpus import (
     sample_pairs,
 )
 from attention_lib.course.evaluation import evaluate
+from attention_lib.course.models import transformer_model
 from attention_lib.course.search import beam_search, greedy_decode
 from attention_lib.course.training import train_run
 from attention_lib.leaks import (
@@ -50,7 +51,6 @@ from attention_lib.transformer import (
     SwiGLU,
     TransformerDecoder,
     TransformerEncoder,
-    transformer_model,
 )
 
 F64 = torch.float64
@@ -399,7 +399,7 @@ def test_what_cannot_be_exchanged_is_refused_with_a_reason():
         DecoderBlock.from_torch(encoder)
     with pytest.raises(ValueError, match="rotary"):
         decoder_block(rotary=RotaryPositions(4)).to_torch()
-    with pytest.raises(ValueError, match="got SwiGLU and RMSNorm"):
+    with pytest.raises(ValueError, match="got SwiGLU, RMSNorm"):
         LanguageModel(9, 8, 2, 1).blocks[0].to_torch()
     encoder.dropout2.p = 0.5
     with pytest.raises(ValueError, match=r"different dropout.*0\.1, 0\.5"):
@@ -460,7 +460,7 @@ def test_a_decoder_block_fills_the_cache_of_its_memory_once():
         new = memory[:, kept["memory_cache"].length :]
         parts.append(block(part, new, memory_mask=mask, **kept)[0])
     torch.testing.assert_close(torch.cat(parts, 1), expected)
-    with pytest.raises(ValueError, match="memory is given beside a filled"):
+    with pytest.raises(ValueError, match="filled cache"):
         block(x, memory, memory_mask=mask, **kept)
     assert [cache.length for cache in kept.values()] == [5, 6]
 
@@ -474,7 +474,7 @@ def test_a_refused_memory_leaves_the_caches_as_they_were():
         with pytest.raises((ValueError, TypeError), match="memory_mask"):
             block(states, memory, memory_mask=mask, **kept)
     for wrong in (memory[..., :4], memory[0], memory.expand(2, -1, -1)):
-        with pytest.raises(ValueError, match="memory must have shape"):
+        with pytest.raises(ValueError, match="got quer"):
             block(states, wrong, **kept)
     with pytest.raises(TypeError, match="one type"):
         block(states, memory.double(), **kept)
@@ -807,7 +807,6 @@ def test_the_modern_model_is_a_llama_written_by_hand():
         halves = torch.cat([-second, first], -1)
         return heads * angles.cos() + halves * angles.sin()
 
-    future = torch.ones(5, 5).triu(1).bool()
     x = model.embedding.weight[tokens]
     for block in model.blocks:
         layer, gates = block.attention, block.feed_forward
@@ -969,8 +968,8 @@ def test_a_call_that_is_refused_or_interrupted_changes_no_cache():
     [
         ({"positions": "relative"}, "positions must be one of.*'relative'"),
         ({"positions": "learned"}, "need a max_length"),
-        ({"norm": "batch"}, "norm must be one of 'rms', 'layer'"),
-        ({"activation": "silu"}, "activation must be one of 'swiglu'"),
+        ({"norm": "batch"}, "norm must be one of .'rms', 'layer'"),
+        ({"activation": "silu"}, "activation must be one of .'swiglu'"),
         ({"num_layers": 0}, "num_layers must be at least 1"),
         ({"num_heads": 3}, "does not divide d_model=8"),
         ({"d_head": 3}, "d_head must be even"),
@@ -989,5 +988,7 @@ def test_tokens_are_numbers_in_a_batch():
         model(torch.tensor([1, 2]))
     with pytest.raises(TypeError, match="tokens must hold whole numbers"):
         model(torch.zeros(1, 2))
-    with pytest.raises(ValueError, match="do not fit tokens"):
+    with pytest.raises(
+        ValueError, match="positions must be those of the 2 keys"
+    ):
         model(torch.zeros(1, 2).long(), positions=torch.arange(3))
