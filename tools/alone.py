@@ -72,6 +72,7 @@ def main() -> int:
             *("--nbval-cell-timeout", "1500", *sys.argv[1:], str(chapters)),
         ]
         environment = {**os.environ, "TQDM_DISABLE": "1"}
+        environment.pop("PYTHONPATH", None)
         return subprocess.run(
             command, cwd=folder, env=environment, check=False
         ).returncode
