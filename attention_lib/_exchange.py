@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from typing import Any, TypeVar
 
 import torch
@@ -27,9 +28,10 @@ _OURS = (["attention"], ["self_attention", "cross_attention"])
 def block_from_torch(cls: type[_Block], module: Any) -> _Block:
     """Copy a layer of PyTorch: values, types, devices, training mode."""
     from attention_lib.multihead import MultiHeadAttention
-    from attention_lib.transformer import DecoderBlock, FeedForward
+    from attention_lib.transformer import FeedForward
 
-    kind, attentions, norms = _THEIRS[issubclass(cls, DecoderBlock)]
+    decodes = "cross_attention" in inspect.signature(cls).parameters
+    kind, attentions, norms = _THEIRS[decodes]
     check_type("module", module, kind, f"a torch.nn.{kind.__name__}")
     rates = {
         part.p
@@ -62,16 +64,15 @@ def block_from_torch(cls: type[_Block], module: Any) -> _Block:
 
 def block_to_torch(block: Any, batch_first: bool) -> Any:
     """Copy a block into PyTorch's layer, if that has all it has."""
-    from attention_lib.transformer import FeedForward
-
     decodes = hasattr(block, "cross_attention")
     kind, attentions, norms = _THEIRS[decodes]
     feed_forward, first = block.feed_forward, block.norm1
-    parts = (type(feed_forward), *(type(getattr(block, n)) for n in norms))
-    if {*parts} != {FeedForward, nn.LayerNorm}:
+    parts = [feed_forward, *(getattr(block, name) for name in norms)]
+    names = [type(part).__name__ for part in parts]
+    if {*names} != {"FeedForward", "LayerNorm"}:
         raise ValueError(
             f"torch.nn.{kind.__name__} has a FeedForward and layer norms, got "
-            f"{', '.join(part.__name__ for part in parts)}"
+            f"{', '.join(names)}"
         )
     layers = [
         attention_to_torch(getattr(block, name), batch_first)

@@ -1,3 +1,5 @@
+# Written by tools/export.py from these cells, to be edited there:
+# 07_transformer.ipynb
 """The Transformer: blocks, encoder, decoder, language model."""
 
 from __future__ import annotations
@@ -18,8 +20,16 @@ from attention_lib.multihead import MultiHeadAttention
 from attention_lib.positions import count_positions
 from attention_lib.seq2seq import Decoder, Memory
 
-_Positions = Literal["rotary", "sinusoidal", "learned"] | None
-_Weights = Float[Tensor, "B H _ _"] | None
+__all__ = [
+    "DecoderBlock",
+    "EncoderBlock",
+    "FeedForward",
+    "LanguageModel",
+    "SwiGLU",
+    "TransformerDecoder",
+    "TransformerEncoder",
+    "TransformerState",
+]
 
 
 class FeedForward(nn.Module):
@@ -31,6 +41,8 @@ class FeedForward(nn.Module):
 
     >>> FeedForward(4, 16)(torch.randn(2, 3, 4)).shape
     torch.Size([2, 3, 4])
+
+    Built in :ref:`section 7.4 <sec-block>`.
     """
 
     def __init__(
@@ -64,6 +76,8 @@ class SwiGLU(nn.Module):
 
     >>> SwiGLU(4, 16)(torch.randn(2, 3, 4)).shape
     torch.Size([2, 3, 4])
+
+    Built in :ref:`section 7.4 <sec-block>`.
     """
 
     def __init__(self, d_model: int, d_ff: int, *, bias: bool = False) -> None:
@@ -81,6 +95,10 @@ class SwiGLU(nn.Module):
         return output
 
 
+_Positions = Literal["rotary", "sinusoidal", "learned"] | None
+_Weights = Float[Tensor, "B H _ _"] | None
+
+
 class EncoderBlock(nn.Module):
     """Self-attention, then a feed-forward layer, each beside a residual.
 
@@ -95,6 +113,8 @@ class EncoderBlock(nn.Module):
     >>> states, weights = block(torch.randn(3, 5, 8), need_weights=True)
     >>> states.shape, weights.shape
     (torch.Size([3, 5, 8]), torch.Size([3, 2, 5, 5]))
+
+    Built in :ref:`section 7.4 <sec-block>`.
     """
 
     def __init__(
@@ -157,6 +177,8 @@ class DecoderBlock(nn.Module):
     >>> x, weights, cross_weights = block(x, memory, need_weights=True)
     >>> weights.shape, cross_weights.shape
     (torch.Size([3, 2, 4, 4]), torch.Size([3, 2, 4, 6]))
+
+    Built in :ref:`section 7.4 <sec-block>`.
     """
 
     def __init__(
@@ -316,6 +338,8 @@ class TransformerEncoder(_Stack):
     >>> memory = encoder(torch.tensor([[5, 4], [6, 0]]), torch.tensor([2, 1]))
     >>> memory.states.shape, memory.mask.shape, memory.final
     (torch.Size([2, 2, 8]), torch.Size([2, 1, 2]), None)
+
+    Built in :ref:`section 7.6 <sec-stacks>`.
     """
 
     def _output(self, d_model: int, vocab_size: int, bias: bool) -> nn.Module:
@@ -337,6 +361,8 @@ class TransformerState(NamedTuple):
 
     ``memory`` is what the encoder made; ``words`` and ``sources`` hold, for
     each block, the keys and values of the words and of the memory.
+
+    Built in :ref:`section 7.6 <sec-stacks>`.
     """
 
     memory: Memory
@@ -357,6 +383,8 @@ class TransformerDecoder(_Stack, Decoder):
     >>> memory = Memory(torch.zeros(2, 3, 8), padding_mask([3, 2]), None)
     >>> decoder(torch.tensor([[1, 5], [1, 4]]), memory).shape
     torch.Size([2, 2, 9])
+
+    Built in :ref:`section 7.6 <sec-stacks>`.
     """
 
     def _block(
@@ -441,6 +469,8 @@ class LanguageModel(_Stack):
     >>> model = LanguageModel(10, d_model=8, num_heads=2, num_layers=1)
     >>> model(torch.tensor([[1, 5, 6]])).shape
     torch.Size([1, 3, 10])
+
+    Built in :ref:`section 7.10 <sec-language-model>`.
     """
 
     generate = generation.generate
