@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.amp.autocast_mode import is_autocast_available
 from torch.autograd import forward_ad
 
-
 # Asked once: a compiler cannot always follow the question.
 AUTOCAST_DEVICES = frozenset(
     filter(
@@ -302,6 +301,9 @@ def check_attention(
     if not leading == key.shape[:-2] == value.shape[:-2]:
         leading = _join_leading(query, key, value)
     scores = (*leading, query.shape[-2], key.shape[-2])
+    formula = flags.get("need_weights") and not flags.get("is_causal")
+    if formula and bias is None and leading == key.shape[:-2]:
+        return mask, None  # masked_softmax fits it
     if mask is not None:
         mask = fit_mask(mask, scores, query.device)
     if bias is not None:

@@ -18,6 +18,7 @@ from attention_lib._numerics import (
     fused_attention,
     is_empty,
     join_masks,
+    mix,
     num_groups,
     prepare,
     quick_softmax,
@@ -101,7 +102,7 @@ def attend(
     query, key, value, precision = prepare(query, key, value, mask)
     with precision:  # float32 or wider
         weights = masked_softmax(score(query, key), mask)
-        context = F.dropout(weights, dropout_p) @ value
+        context = mix(F.dropout(weights, dropout_p), value, mask)
     return context.to(dtype), weights.to(dtype)
 
 

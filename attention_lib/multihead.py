@@ -54,6 +54,15 @@ def merge_heads(
     return heads.transpose(-3, -2).flatten(-2)
 
 
+def _projection(in_features: int, out_features: int, bias: bool) -> nn.Module:
+    """Make a linear map that keeps the variance of its input."""
+    linear = nn.Linear(in_features, out_features, bias=bias)
+    nn.init.kaiming_uniform_(linear.weight, nonlinearity="linear")
+    if bias:
+        nn.init.zeros_(linear.bias)
+    return linear
+
+
 class MultiHeadAttention(nn.Module):
     """Attention in several heads at once.
 
@@ -101,16 +110,10 @@ class MultiHeadAttention(nn.Module):
         self.dropout, self.scale = dropout, scale
         self.rotary, self.attention = rotary, attention
         width, kv_width = num_heads * self.d_head, num_kv_heads * self.d_head
-        self.query_proj = nn.Linear(d_model, width, bias=bias)
-        self.key_proj = nn.Linear(self.kdim, kv_width, bias=bias)
-        self.value_proj = nn.Linear(self.vdim, kv_width, bias=bias)
-        self.output_proj: nn.Module = nn.Linear(width, d_model, bias=bias)
-        for projection in self.children():
-            if isinstance(projection, nn.Linear):
-                nn.init.kaiming_uniform_(
-                    projection.weight, nonlinearity="linear"
-                )
-                nn.init.zeros_(projection.bias) if bias else None
+        self.query_proj = _projection(d_model, width, bias)
+        self.key_proj = _projection(self.kdim, kv_width, bias)
+        self.value_proj = _projection(self.vdim, kv_width, bias)
+        self.output_proj = _projection(width, d_model, bias)
 
     def forward(
         self,
@@ -155,16 +158,10 @@ class MultiHeadAttention(nn.Module):
                 keys, values = hide_unseen(keys, values, mask)
             keys, values = cache.update(keys, values)
         context, weights = self.attention(
-            queries,
-            keys,
-            values,
-            mask=mask,
-            bias=bias,
-            is_causal=is_causal,
-            scale=self.scale,
-            dropout_p=self.dropout if self.training else 0.0,
+            queries, keys, values, mask=mask, bias=bias, is_causal=is_causal,
+            scale=self.scale, dropout_p=self.dropout if self.training else 0.0,
             need_weights=need_weights,
-        )
+        )  # fmt: skip
         return self.output_proj(merge_heads(context)), weights
 
     @classmethod
