@@ -10,6 +10,7 @@ from attention_lib.interop import (
     from_key_padding_mask,
     from_mha_mask,
     from_sdpa_mask,
+    swap_attention,
     to_key_padding_mask,
     to_mha_mask,
     to_sdpa_mask,

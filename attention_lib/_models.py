@@ -1,4 +1,4 @@
-"""What the models call by name: gates, modes, one cache for all blocks."""
+"""What the models call by name: caches of all blocks, modes, gates."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from attention_lib._checks import (
     check_inputs,
+    check_layer_call,
     check_number,
     check_sizes,
     check_tensor,
@@ -42,13 +43,13 @@ class ModelCache:
     @property
     def length(self) -> int:
         """Number of positions stored."""
-        lengths = {cache.length for cache in self.caches}
-        if len(lengths) > 1:
+        lengths = [cache.length for cache in self.caches]
+        if len(set(lengths)) > 1:
             raise ValueError(
                 "the caches of the blocks must hold equally many positions, "
-                f"got {[cache.length for cache in self.caches]}"
+                f"got {lengths}"
             )
-        return int(lengths.pop())
+        return int(lengths[0])
 
     def crop(self, length: int) -> None:
         """Keep the first ``length`` positions."""
@@ -81,10 +82,9 @@ class all_or_nothing:
         return self.caches
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if kind is not None:
-            for cache in self.caches:
-                if cache is not None and cache.length > self.length:
-                    cache.crop(self.length)
+        for cache in self.caches:
+            if kind and cache is not None and cache.length > self.length:
+                cache.crop(self.length)
 
 
 class GrowingCache:
@@ -93,7 +93,7 @@ class GrowingCache:
     So the states of a decoder that share them stay as they are.
     """
 
-    def __init__(self, *stored: Tensor) -> None:
+    def __init__(self, stored: tuple[Tensor, ...]) -> None:
         self.stored = stored
 
     @property
@@ -110,21 +110,44 @@ class GrowingCache:
         return new
 
 
-def growing_caches(stored: Iterable[tuple[Tensor, ...]]) -> list[GrowingCache]:
-    """Make a cache for each block of what it has stored."""
-    return [GrowingCache(*pair) for pair in stored]
-
-
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Switch to evaluation; put the mode of each part back at the end."""
+    """Evaluate without gradients; put the mode of each part back."""
     modes = [(part, part.training) for part in model.modules()]
     model.eval()
     try:
-        yield
+        with torch.no_grad():
+            yield
     finally:
         for part, mode in modes:
             part.training = mode
+
+
+def make_positions(
+    kind: Any, sizes: tuple[int, int], max_length: int | None, **rotary: Any
+) -> tuple[nn.Module | None, nn.Module | None]:
+    """Make what is added to word vectors, and what turns queries and keys.
+
+    ``sizes`` are those of a word vector and of a head.
+    """
+    from attention_lib import positions
+
+    if kind == "rotary":
+        return None, positions.RotaryPositions(sizes[1], **rotary)
+    if kind == "sinusoidal":
+        return positions.SinusoidalPositions(sizes[0]), None
+    if kind == "learned":
+        if max_length is None:
+            raise ValueError("learned positions need a max_length, got None")
+        return positions.LearnedPositions(max_length, sizes[0]), None
+    check_choice("positions", kind, None, "rotary", "sinusoidal", "learned")
+    return None, None
+
+
+def check_choice(name: str, value: Any, *choices: Any) -> None:
+    """Refuse a value that is not one of a few."""
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {choices}, got {value!r}")
 
 
 def check_frequencies(name: str, width: int, base: float) -> None:
@@ -139,116 +162,43 @@ def check_frequencies(name: str, width: int, base: float) -> None:
 
 
 def check_places(
-    positions: Any, features: Tensor | None = None, rows: int | None = None
+    positions: Tensor | None, features: Tensor, rows: int | None = None
 ) -> Tensor:
     """Refuse positions that are not one for each feature vector.
 
     Returns them, 0 to T - 1 if omitted. ``rows`` is the length of a table.
     """
-    if positions is None and features is not None:
+    if positions is None:
         positions = torch.arange(features.shape[-2], device=features.device)
-    check_tensor("positions", positions, "whole", "(..., T)")
-    if features is not None and positions.shape[-1] != features.shape[-2]:
+    if positions.shape[-1] != features.shape[-2]:
         raise ValueError(
             f"positions of shape {tuple(positions.shape)} do not fit features "
             f"of shape {tuple(features.shape)}"
         )
-    if rows is not None and truth(
-        ((positions < 0) | (positions >= rows)).any()
-    ):
+    if rows and truth(((positions < 0) | (positions >= rows)).any()):
         raise ValueError(
-            f"positions must lie below max_length={rows}, got "
-            f"{int(positions.max())}: a learned table has no row for a "
-            "position that it was not built for"
+            f"positions must lie below max_length={rows}, the length of the "
+            f"learned table, got {int(positions.max())}"
         )
-    checked: Tensor = positions
-    return checked
-
-
-def check_choice(name: str, value: Any, choices: Iterable[Any]) -> None:
-    """Refuse a value that is not one of a few."""
-    if value not in choices:
-        raise ValueError(
-            f"{name} must be one of {', '.join(map(repr, choices))}, got "
-            f"{value!r}"
-        )
-
-
-def check_model(
-    num_heads: int, num_layers: int, norm: Any, activation: Any
-) -> None:
-    """Refuse settings of which no model can be built."""
-    check_sizes(num_heads=num_heads, num_layers=num_layers)
-    check_choice("norm", norm, ("rms", "layer"))
-    check_choice("activation", activation, ("swiglu", "gelu", "relu"))
-
-
-def make_positions(
-    kind: Any,
-    d_model: int,
-    d_head: int,
-    max_length: int | None,
-    base: float,
-    interleaved: bool,
-) -> tuple[nn.Module | None, nn.Module | None]:
-    """Make what is added to word vectors, and what turns queries and keys."""
-    from attention_lib import positions
-
-    kinds = ("rotary", "sinusoidal", "learned", None)
-    check_choice("positions", kind, kinds)
-    if kind == "rotary":
-        return None, positions.RotaryPositions(
-            d_head, base=base, interleaved=interleaved
-        )
-    if kind == "sinusoidal":
-        return positions.SinusoidalPositions(d_model), None
-    if kind == "learned":
-        if max_length is None:
-            raise ValueError("learned positions need a max_length, got None")
-        check_sizes(max_length=max_length)
-        return positions.LearnedPositions(max_length, d_model), None
-    return None, None
+    return positions
 
 
 def check_memory(
-    block: Any, states: Tensor, memory: Tensor, mask: Any, cache: Any
+    block: Any, x: Tensor, memory: Tensor, mask: Any, cache: Any
 ) -> None:
     """Refuse a memory before the cache of the words is changed."""
-    attention = block.cross_attention
-    check_inputs(states, memory, memory)
-    shape, stored = memory.shape, 0 if cache is None else cache.length
-    if len(shape) != 3 or (shape[0], shape[2]) != (
-        len(states),
-        attention.kdim,
-    ):
-        raise ValueError(
-            f"memory must have shape ({len(states)}, Ts, {attention.kdim}), "
-            f"as many samples as the states, got {tuple(shape)}"
-        )
-    if stored and shape[1]:
-        raise ValueError(
-            "memory is given beside a filled memory_cache, which is filled "
-            "once: then pass memory[:, :0]"
-        )
+    other = block.cross_attention
+    check_inputs(x, memory, memory)
+    check_layer_call(other, x, memory, memory, None, None, None, cache)
     if mask is not None:
-        queries, keys = states.shape[1], stored + shape[1]
-        scores = (len(states), attention.num_heads, queries, keys)
-        fit_mask(mask, scores, states.device, "memory_mask")
+        keys = memory.shape[1] + (0 if cache is None else cache.length)
+        scores = (len(x), other.num_heads, x.shape[1], keys)
+        fit_mask(mask, scores, x.device, "memory_mask")
 
 
-def check_model_call(
-    model: Any, tokens: Any, positions: Any, cache: Any
-) -> int:
+def check_model_call(model: Any, tokens: Any, cache: Any) -> int:
     """Refuse what no model can read; return how much is cached."""
     check_tensor("tokens", tokens, "whole", "(B, T)")
-    if positions is not None:
-        check_tensor("positions", positions, "whole", "(..., T)")
-        if positions.shape[-1] != tokens.shape[1]:
-            raise ValueError(
-                f"positions of shape {tuple(positions.shape)} do not fit "
-                f"tokens of shape {tuple(tokens.shape)}: they are those of "
-                "the tokens of this call"
-            )
     if cache is None:
         return 0
     check_type("cache", cache, ModelCache, "made by new_cache()")
@@ -257,8 +207,7 @@ def check_model_call(
             f"cache holds {len(cache.caches)} caches for {len(model.blocks)} "
             "blocks, each of which needs its own"
         )
-    length: int = cache.length
-    return length
+    return int(cache.length)
 
 
 def check_prompts(
@@ -268,26 +217,21 @@ def check_prompts(
     check_tensor("tokens", tokens, "whole", "(B, T)")
     check_sizes(0, max_new_tokens=max_new_tokens)
     rows, width = tokens.shape
-    mask, real = None, tokens.new_full((rows, 1), width)
+    mask, real = None, [width] * rows
     if lengths is not None:
         mask = padding_mask(lengths, width, side="left").to(tokens.device)
-        if len(mask) != rows:
-            raise ValueError(
-                f"lengths must hold one length for each of {rows} rows, got "
-                f"{len(mask)}"
-            )
-        real = mask.sum(-1)
-    if width == 0 or bool((real == 0).any()):
+        real = mask.sum(-1).flatten().tolist()
+    if width == 0 or len(real) != rows or 0 in real:
         raise ValueError(
-            "each prompt must hold at least one token, got tokens of shape "
-            f"{tuple(tokens.shape)} and lengths {real.flatten().tolist()}"
+            "lengths must be one for each prompt, at least 1, got "
+            f"{real} for tokens {tuple(tokens.shape)}"
         )
-    table = getattr(model.positions, "table", None)
+    table = getattr(getattr(model, "positions", None), "table", None)
     most = math.inf if table is None else table.num_embeddings
-    if rows and int(real.max()) + max_new_tokens > most:
+    if max(real, default=0) + max_new_tokens > most:
         raise ValueError(
-            f"{int(real.max())} tokens and max_new_tokens={max_new_tokens} "
-            f"are beyond max_length={most}"
+            f"{max(real)} tokens and max_new_tokens={max_new_tokens} are "
+            f"beyond max_length={most}"
         )
     return mask
 

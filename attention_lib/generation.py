@@ -1,3 +1,5 @@
+# Written by tools/export.py from these cells, to be edited there:
+# 07_transformer.ipynb
 """Write with a language model, one token after the other."""
 
 from __future__ import annotations
@@ -12,6 +14,11 @@ from torch.nn import functional as F
 
 from attention_lib._models import check_prompts, check_sampling, evaluating
 from attention_lib._numerics import widen
+
+__all__ = [
+    "generate",
+    "next_token_probs",
+]
 
 
 def next_token_probs(
@@ -32,6 +39,8 @@ def next_token_probs(
     >>> logits = torch.tensor([0.5, 0.3, 0.2]).log()
     >>> next_token_probs(logits, top_p=0.7)
     tensor([0.6250, 0.3750, 0.0000])
+
+    Built in :ref:`section 7.11 <sec-writes>`.
     """
     check_sampling(temperature, top_k, top_p)
     ordered, order = widen(logits).sort(stable=True, descending=True)
@@ -47,7 +56,6 @@ def next_token_probs(
     return torch.zeros_like(probs).scatter(-1, order, probs)
 
 
-@torch.no_grad()
 def generate(
     model: Any,
     tokens: Int[Tensor, "B T"],
@@ -69,6 +77,8 @@ def generate(
     model per step serves the whole batch. The model is evaluated and gets
     its mode back. Raises ValueError for an empty prompt, or beyond the
     model's ``max_length``.
+
+    Built in :ref:`section 7.11 <sec-writes>`.
     """
     mask = check_prompts(model, tokens, lengths, max_new_tokens)
     done = torch.zeros_like(tokens[:, :1], dtype=torch.bool)

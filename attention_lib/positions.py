@@ -1,3 +1,5 @@
+# Written by tools/export.py from these cells, to be edited there:
+# 07_transformer.ipynb
 """Where a token stands: sinusoidal, learned and rotary positions."""
 
 from __future__ import annotations
@@ -7,6 +9,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from attention_lib._models import check_frequencies, check_places
+
+__all__ = [
+    "LearnedPositions",
+    "RotaryPositions",
+    "SinusoidalPositions",
+    "count_positions",
+    "sinusoidal_encoding",
+]
 
 
 def _angles(
@@ -38,9 +48,10 @@ def sinusoidal_encoding(
     >>> sinusoidal_encoding(torch.tensor([0, 1]), 4)
     tensor([[0.0000, 1.0000, 0.0000, 1.0000],
             [0.8415, 0.5403, 0.0100, 0.9999]])
+
+    Built in :ref:`section 7.2 <sec-position>`.
     """
     check_frequencies("d_model", d_model, base)
-    check_places(positions)
     angles = _angles(positions, d_model, base, dtype)
     return torch.stack([angles.sin(), angles.cos()], -1).flatten(-2).to(dtype)
 
@@ -54,6 +65,8 @@ class SinusoidalPositions(nn.Module):
 
     >>> SinusoidalPositions(4)(torch.zeros(1, 2, 4))[0, 1]
     tensor([0.8415, 0.5403, 0.0100, 0.9999])
+
+    Built in :ref:`section 7.2 <sec-position>`.
     """
 
     def __init__(self, d_model: int, *, base: float = 10000.0) -> None:
@@ -84,6 +97,8 @@ class LearnedPositions(nn.Module):
 
     >>> LearnedPositions(5, 4)(torch.zeros(1, 2, 4)).shape
     torch.Size([1, 2, 4])
+
+    Built in :ref:`section 7.3 <sec-rotary>`.
     """
 
     def __init__(self, max_length: int, d_model: int) -> None:
@@ -115,6 +130,8 @@ class RotaryPositions(nn.Module):
 
     >>> RotaryPositions(2)(torch.tensor([[1.0, 0.0]]), torch.tensor([1]))
     tensor([[0.5403, 0.8415]])
+
+    Built in :ref:`section 7.3 <sec-rotary>`.
     """
 
     def __init__(
@@ -162,6 +179,8 @@ def count_positions(
     >>> mask = torch.tensor([[[False, True, True]]])
     >>> count_positions(torch.tensor([[0, 5, 7]]), mask)
     tensor([[0, 0, 1]])
+
+    Built in :ref:`section 7.10 <sec-language-model>`.
     """
     rows, length = tokens.shape
     positions = torch.arange(cached, cached + length, device=tokens.device)

@@ -1,4 +1,6 @@
-"""The Transformer: blocks, encoder, decoder, translator, language model."""
+# Written by tools/export.py from these cells, to be edited there:
+# 07_transformer.ipynb
+"""The Transformer: blocks, encoder, decoder, language model."""
 
 from __future__ import annotations
 
@@ -11,16 +13,23 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attention_lib import _exchange, _models
-from attention_lib.course.corpus import CHINESE, ENGLISH
-from attention_lib.generation import generate
+from attention_lib import _exchange, _models, generation
+from attention_lib._checks import check_sizes
 from attention_lib.masks import padding_mask
 from attention_lib.multihead import MultiHeadAttention
 from attention_lib.positions import count_positions
-from attention_lib.seq2seq import Decoder, Memory, Seq2Seq
+from attention_lib.seq2seq import Decoder, Memory
 
-_Positions = Literal["rotary", "sinusoidal", "learned"] | None
-_Weights = Float[Tensor, "B H _ _"] | None
+__all__ = [
+    "DecoderBlock",
+    "EncoderBlock",
+    "FeedForward",
+    "LanguageModel",
+    "SwiGLU",
+    "TransformerDecoder",
+    "TransformerEncoder",
+    "TransformerState",
+]
 
 
 class FeedForward(nn.Module):
@@ -32,6 +41,8 @@ class FeedForward(nn.Module):
 
     >>> FeedForward(4, 16)(torch.randn(2, 3, 4)).shape
     torch.Size([2, 3, 4])
+
+    Built in :ref:`section 7.4 <sec-block>`.
     """
 
     def __init__(
@@ -65,6 +76,8 @@ class SwiGLU(nn.Module):
 
     >>> SwiGLU(4, 16)(torch.randn(2, 3, 4)).shape
     torch.Size([2, 3, 4])
+
+    Built in :ref:`section 7.4 <sec-block>`.
     """
 
     def __init__(self, d_model: int, d_ff: int, *, bias: bool = False) -> None:
@@ -82,6 +95,10 @@ class SwiGLU(nn.Module):
         return output
 
 
+_Positions = Literal["rotary", "sinusoidal", "learned"] | None
+_Weights = Float[Tensor, "B H _ _"] | None
+
+
 class EncoderBlock(nn.Module):
     """Self-attention, then a feed-forward layer, each beside a residual.
 
@@ -96,6 +113,8 @@ class EncoderBlock(nn.Module):
     >>> states, weights = block(torch.randn(3, 5, 8), need_weights=True)
     >>> states.shape, weights.shape
     (torch.Size([3, 5, 8]), torch.Size([3, 2, 5, 5]))
+
+    Built in :ref:`section 7.4 <sec-block>`.
     """
 
     def __init__(
@@ -158,6 +177,8 @@ class DecoderBlock(nn.Module):
     >>> x, weights, cross_weights = block(x, memory, need_weights=True)
     >>> weights.shape, cross_weights.shape
     (torch.Size([3, 2, 4, 4]), torch.Size([3, 2, 4, 6]))
+
+    Built in :ref:`section 7.4 <sec-block>`.
     """
 
     def __init__(
@@ -197,7 +218,8 @@ class DecoderBlock(nn.Module):
         ``memory_cache`` is filled once: then pass ``memory[:, :0]``. Returns
         the new states, and the weights of both attentions or None twice.
         """
-        _models.check_memory(self, x, memory, memory_mask, memory_cache)
+        if memory_cache is not None or "cache" in options:
+            _models.check_memory(self, x, memory, memory_mask, memory_cache)
         own = {"is_causal": True, "need_weights": need_weights, **options}
         cross = {"mask": memory_mask, "need_weights": need_weights}
         cross["cache"] = memory_cache
@@ -251,7 +273,10 @@ class _Stack(nn.Module):
         norm_eps: float = 1e-5,
     ) -> None:
         super().__init__()
-        _models.check_model(num_heads, num_layers, norm, activation)
+        check_sizes(num_heads=num_heads, num_layers=num_layers)
+        _models.check_choice("norm", norm, "rms", "layer")
+        kinds = ("swiglu", "gelu", "relu")
+        _models.check_choice("activation", activation, *kinds)
         common: dict[str, Any] = {"bias": bias, "dropout": dropout}
         heads = {"num_kv_heads": num_kv_heads, "d_head": d_head, **common}
         attention = partial(MultiHeadAttention, d_model, num_heads, **heads)
@@ -268,8 +293,9 @@ class _Stack(nn.Module):
 
         self.embedding = nn.Embedding(vocab_size, d_model)
         width = d_model // num_heads if d_head is None else d_head
+        turns = {"base": rotary_base, "interleaved": interleaved}
         self.positions, self.rotary = _models.make_positions(
-            positions, d_model, width, max_length, rotary_base, interleaved
+            positions, (d_model, width), max_length, **turns
         )
         self.dropout = nn.Dropout(dropout)
         self.blocks = nn.ModuleList(
@@ -312,6 +338,8 @@ class TransformerEncoder(_Stack):
     >>> memory = encoder(torch.tensor([[5, 4], [6, 0]]), torch.tensor([2, 1]))
     >>> memory.states.shape, memory.mask.shape, memory.final
     (torch.Size([2, 2, 8]), torch.Size([2, 1, 2]), None)
+
+    Built in :ref:`section 7.6 <sec-stacks>`.
     """
 
     def _output(self, d_model: int, vocab_size: int, bias: bool) -> nn.Module:
@@ -333,6 +361,8 @@ class TransformerState(NamedTuple):
 
     ``memory`` is what the encoder made; ``words`` and ``sources`` hold, for
     each block, the keys and values of the words and of the memory.
+
+    Built in :ref:`section 7.6 <sec-stacks>`.
     """
 
     memory: Memory
@@ -353,6 +383,8 @@ class TransformerDecoder(_Stack, Decoder):
     >>> memory = Memory(torch.zeros(2, 3, 8), padding_mask([3, 2]), None)
     >>> decoder(torch.tensor([[1, 5], [1, 4]]), memory).shape
     torch.Size([2, 2, 9])
+
+    Built in :ref:`section 7.6 <sec-stacks>`.
     """
 
     def _block(
@@ -404,7 +436,8 @@ class TransformerDecoder(_Stack, Decoder):
     ) -> tuple[Float[Tensor, "B V"], TransformerState]:
         """Read one word of each sentence and score the next."""
         memory = state.memory
-        words, sources = map(_models.growing_caches, state[1:])
+        words = [_models.GrowingCache(pair) for pair in state.words]
+        sources = [_models.GrowingCache(pair) for pair in state.sources]
         place = torch.tensor([words[0].length], device=tokens.device)
         x = self.embed(tokens[:, None], place)
         for block, cache, other in zip(
@@ -422,36 +455,6 @@ class TransformerDecoder(_Stack, Decoder):
         return logits, TransformerState(memory, *kept)
 
 
-def transformer_model(
-    d_model: int = 64, num_heads: int = 4, num_layers: int = 2, **options: Any
-) -> Seq2Seq:
-    """Build a Transformer that translates the toy corpus.
-
-    ``num_layers`` counts the blocks of either half. ``options`` are those of
-    ``LanguageModel``; if omitted they are those of 2017, sinusoidal
-    positions, layer norms, ReLU and biases, but for ``pre_norm``.
-
-    Source: Vaswani et al. (2017), section 3.
-
-    >>> model = transformer_model(8, 2, 1, pre_norm=False)
-    >>> model.decoder.blocks[0].feed_forward.output_proj.in_features
-    32
-    """
-    options = {
-        "positions": "sinusoidal",
-        "norm": "layer",
-        "activation": "relu",
-        "bias": True,
-        "max_length": 512,
-        **options,
-    }
-    sizes = (d_model, num_heads, num_layers)
-    return Seq2Seq(
-        TransformerEncoder(len(ENGLISH), *sizes, **options),
-        TransformerDecoder(len(CHINESE), *sizes, **options),
-    )
-
-
 class LanguageModel(_Stack):
     """Predict every next token from the tokens before it: a GPT, or a Llama.
 
@@ -466,9 +469,11 @@ class LanguageModel(_Stack):
     >>> model = LanguageModel(10, d_model=8, num_heads=2, num_layers=1)
     >>> model(torch.tensor([[1, 5, 6]])).shape
     torch.Size([1, 3, 10])
+
+    Built in :ref:`section 7.10 <sec-language-model>`.
     """
 
-    generate = generate
+    generate = generation.generate
 
     def new_cache(self) -> _models.ModelCache:
         """Make what ``cache`` takes: an empty cache for each block."""
@@ -492,7 +497,7 @@ class LanguageModel(_Stack):
         returns the logits and a list of the weights of each block. Raises
         TypeError or ValueError for what does not fit; no cache is changed.
         """
-        cached = _models.check_model_call(self, tokens, positions, cache)
+        cached = _models.check_model_call(self, tokens, cache)
         if positions is None:
             positions = count_positions(tokens, mask, cached=cached)
         options = {"mask": mask, "is_causal": True}

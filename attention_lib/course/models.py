@@ -1,9 +1,9 @@
-"""The recurrent translators of the chapters, sized for the toy corpus."""
+"""The translators of the chapters, sized for the toy corpus."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -14,10 +14,12 @@ from attention_lib.seq2seq import (
     FixedVectorDecoder,
     Seq2Seq,
 )
+from attention_lib.transformer import TransformerDecoder, TransformerEncoder
 
 __all__ = [
     "attention_model",
     "fixed_vector_model",
+    "transformer_model",
 ]
 
 
@@ -35,8 +37,8 @@ def fixed_vector_model(
     the encoder's last state. A ``bidirectional`` encoder has half of the
     units for each direction, as in ``attention_model``.
 
-    >>> sum(p.numel() for p in fixed_vector_model(8, 4).parameters())
-    2081
+    >>> fixed_vector_model(64, context_dim=16).encoder.final_dim
+    16
     """
     units = hidden_dim // 2 if bidirectional else hidden_dim
     if bidirectional and context_dim is None:
@@ -89,3 +91,33 @@ def attention_model(
         context_at=context_at,
     )
     return Seq2Seq(encoder, decoder)
+
+
+def transformer_model(
+    d_model: int = 64, num_heads: int = 4, num_layers: int = 2, **options: Any
+) -> Seq2Seq:
+    """Build the translator that is a Transformer.
+
+    ``num_layers`` counts the blocks of either half. ``options`` are those of
+    ``LanguageModel``; if omitted they are those of 2017, sinusoidal
+    positions, layer norms, ReLU and biases, but for ``pre_norm``.
+
+    Source: Vaswani et al. (2017), section 3.
+
+    >>> model = transformer_model(8, 2, 1, pre_norm=False)
+    >>> model.decoder.blocks[0].feed_forward.output_proj.in_features
+    32
+    """
+    options = {
+        "positions": "sinusoidal",
+        "norm": "layer",
+        "activation": "relu",
+        "bias": True,
+        "max_length": 512,
+        **options,
+    }
+    sizes = (d_model, num_heads, num_layers)
+    return Seq2Seq(
+        TransformerEncoder(len(ENGLISH), *sizes, **options),
+        TransformerDecoder(len(CHINESE), *sizes, **options),
+    )

@@ -171,24 +171,11 @@ def test_a_batch_without_rows_is_continued_with_nothing():
 
 
 @pytest.mark.plain
-def test_prompts_and_settings_that_make_no_sense_are_refused():
+def test_what_goes_beyond_a_learned_table_is_refused_before_the_first_step():
     model, tokens = language_model("learned"), torch.ones(2, 6).long()
     assert model.generate(tokens, 10).shape == (2, 16)
     assert model.generate(tokens, 12, lengths=[1, 4]).shape == (2, 18)
-    for options, word in (
-        ({"max_new_tokens": 11}, "beyond max_length=16"),
-        ({"lengths": [1, 5], "max_new_tokens": 12}, "beyond max_length=16"),
-        ({"lengths": [1, 7]}, "lengths must"),
-        ({"lengths": [3]}, "one length for each of 2 rows"),
-        ({"lengths": [0, 3]}, "at least one token"),
-        ({"max_new_tokens": -1}, "max_new_tokens must be at least 0"),
-        ({"temperature": -1.0}, "temperature must be"),
-        ({"temperature": 1.0, "top_k": 0}, "top_k must be at least 1"),
-        ({"temperature": 1.0, "top_p": 0.0}, "top_p must be"),
-        ({"tokens": tokens[:, :0]}, "at least one token"),
-        ({"tokens": tokens[0]}, r"tokens must have shape \(B, T\)"),
-    ):
-        with pytest.raises(ValueError, match=word):
-            model.generate(
-                **{"tokens": tokens, "max_new_tokens": 2, **options}
-            )
+    model.register_forward_pre_hook(lambda *_: pytest.fail("a step was made"))
+    for new, lengths in ((11, None), (12, [1, 5])):
+        with pytest.raises(ValueError, match="beyond max_length=16"):
+            model.generate(tokens, new, lengths=lengths)
