@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from contextlib import AbstractContextManager, nullcontext
-from functools import reduce
+from functools import partial, reduce
 from operator import and_
 from typing import Any
 
@@ -399,12 +399,9 @@ def additive_scores(query: Tensor, key: Tensor, vector: Tensor) -> Tensor:
     if rows >= query.shape[-2] or not torch.is_grad_enabled():
         blocks = [_additive(q, key, vector) for q in query.split(rows, -2)]
         return torch.cat(blocks, -2)
-    options = {"use_reentrant": False, "preserve_rng_state": False}
+    block = partial(checkpoint, _additive, use_reentrant=False)
     try:
-        blocks = [
-            checkpoint(_additive, q, key, vector, **options)
-            for q in query.split(rows, -2)
-        ]
+        blocks = [block(q, key, vector) for q in query.split(rows, -2)]
         return torch.cat(blocks, -2)
     except RuntimeError:  # transforms such as vmap: all at once
         return _additive(query, key, vector)
