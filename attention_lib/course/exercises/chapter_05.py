@@ -180,6 +180,11 @@ register(
         solution=_combine,
         cases=[
             Case(
+                _booleans(".x", ".."),
+                _booleans(".x", ".."),
+                note="two samples, two queries, two keys",
+            ),
+            Case(
                 _booleans("..x"),
                 _booleans(".x.", "..."),
                 note="one pad, one blocked pair",

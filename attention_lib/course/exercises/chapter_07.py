@@ -419,8 +419,9 @@ register(
         mistakes=[
             Mistake(
                 _rotation(pairs=True),
-                "You turn neighbours, features 2i and 2i + 1: that is our "
-                "rotate. Here feature i goes with feature i + width / 2.",
+                "You turn neighbours, features 2i and 2i + 1, as our "
+                "RotaryPositions does unless told otherwise. Here feature i "
+                "goes with feature i + width / 2.",
             ),
             Mistake(
                 _rotation(backwards=True),
@@ -455,10 +456,9 @@ def _parameters(
 ) -> Callable[[int, int], int]:
     """Count a block's parameters, or forget some of them."""
 
-    def count(d_model: int, hidden_dim: int) -> int:
+    def count(d_model: int, d_ff: int) -> int:
         attention = projections * d_model * (d_model + biases)
-        feed_forward = 2 * d_model * hidden_dim
-        feed_forward += biases * (hidden_dim + d_model)
+        feed_forward = 2 * d_model * d_ff + biases * (d_ff + d_model)
         return attention + feed_forward + norms * 2 * d_model
 
     return count
@@ -470,7 +470,7 @@ register(
         solution=_parameters(),
         cases=[
             Case(4, 6, note="a small block"),
-            Case(10, 40, note="d_model=10, hidden_dim=40"),
+            Case(10, 40, note="d_model=10, d_ff=40"),
             Case(512, 2048, note="the base model of the paper"),
         ],
         mistakes=[

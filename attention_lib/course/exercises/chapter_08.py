@@ -69,15 +69,12 @@ register(
         mistakes=[
             Mistake(
                 _CACHE // 2,
-                "That is the keys alone, or the values alone.",
+                "Half of it. Are these the keys alone, or the values alone? "
+                "Or numbers, each of which takes two bytes?",
             ),
             Mistake(
                 _CACHE * _HEADS // _KV_HEADS,
                 "You count the query heads. Queries are not kept.",
-            ),
-            Mistake(
-                _CACHE // _NUMBER,
-                "You counted numbers; each of them takes two bytes.",
             ),
             Mistake(
                 _CACHE // _TOKENS,
