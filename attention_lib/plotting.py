@@ -93,8 +93,8 @@ def show_attention(
     mesh = _draw_map(ax, matrix, vmax)
     if annotate:
         for (row, column), weight in np.ndenumerate(matrix):
-            dark = weight > 0.72 * vmax
-            _write(ax, column, row, f"{weight:.2f}", "white" if dark else "k")
+            color = "white" if weight > 0.72 * vmax else "black"
+            _write(ax, float(column), float(row), f"{weight:.2f}", color)
     else:
         ax.figure.colorbar(mesh, ax=ax, label="weight")
         width *= 0.85

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -51,19 +51,22 @@ DRAWN = "DejaVu Sans, Noto Sans CJK SC"
 Chart = Any  # Altair's many chart types have no common one
 
 
-def slider(
-    name: str, label: str, value: float, low: float, high: float, step: float
+def control(
+    name: str,
+    label: str,
+    value: Any,
+    span: Sequence[float] = (),
+    options: dict[str, Any] | None = None,
 ) -> Any:
-    """Return a parameter with a slider."""
-    bind = alt.binding_range(min=low, max=high, step=step, name=label)
-    return alt.param(name=name, value=value, bind=bind)
-
-
-def choice(name: str, label: str, value: Any, options: dict[str, Any]) -> Any:
-    """Return a parameter with a list to choose from."""
-    bind = alt.binding_select(
-        options=list(options.values()), labels=list(options), name=label
-    )
+    """Return a parameter with a slider, a list to choose from, or a box."""
+    bind = alt.binding_checkbox(name=label)
+    if span:
+        low, high, step = span
+        bind = alt.binding_range(min=low, max=high, step=step, name=label)
+    elif options:
+        bind = alt.binding_select(
+            options=list(options.values()), labels=list(options), name=label
+        )
     return alt.param(name=name, value=value, bind=bind)
 
 
@@ -217,21 +220,13 @@ def worked_example() -> Chart:
         data=alt.Data(values=rows)
     )
     figure = softmax(figure, "(q1 * datum.k1 + q2 * datum.k2) / sqrt(2)")
-    figure = (
-        figure.transform_calculate(
-            asked1="q1",
-            asked2="q2",
-            label="datum.word + '  ' + format(datum.score, '.2f')",
-            give1="datum.weight * datum.v1",
-            give2="datum.weight * datum.v2",
-        )
-        .transform_joinaggregate(output1="sum(give1)", output2="sum(give2)")
-        .add_params(
-            slider("q1", "query, first number", 1, -3, 3, 0.1),
-            slider("q2", "query, second number", 0, -3, 3, 0.1),
-        )
-    )
-    return figure
+    return figure.transform_calculate(
+        asked1="q1",
+        asked2="q2",
+        label="datum.word + '  ' + format(datum.score, '.2f')",
+        give1="datum.weight * datum.v1",
+        give2="datum.weight * datum.v2",
+    ).transform_joinaggregate(output1="sum(give1)", output2="sum(give2)")
 
 
 def temperature() -> Chart:
@@ -304,11 +299,7 @@ def temperature() -> Chart:
     right = alt.layer(lines, rule, marker).properties(
         width=PANEL, height=170, title="weights at every temperature"
     )
-    figure = alt.concat(left, right, columns=2).add_params(
-        slider("power", "temperature T = 2 to the power of", 0, -5, 5, 0.25),
-        slider("shift", "add to every score", 0, -5, 5, 0.5),
-    )
-    return figure
+    return alt.concat(left, right, columns=2)
 
 
 def width_draws(draws: int = 12, keys: int = 8, powers: int = 11) -> Any:
@@ -363,29 +354,17 @@ def scaling() -> Chart:
                 sample, "label:N", f"weights, {title}", name, ".3f"
             ).properties(width=PANEL, height=180)
         )
-    figure = alt.concat(
-        panels[0], panels[2], panels[1], panels[3], columns=2
-    ).add_params(
-        slider("power", "width d = 2 to the power of", 9, 0, 10, 1),
-        slider("draw", "sample", 1, 1, scores.shape[1], 1),
-    )
-    return figure
+    return alt.concat(panels[0], panels[2], panels[1], panels[3], columns=2)
 
 
+LAYERS = [int(number) for number in MAPS["heads"][0]["weights"]]
 MASK_WORDS = ("the", "cat", "eats", "the", "big", "fish")
-
-
-def mask_scores() -> Any:
-    """Return the scores of the mask painter, ``(6, 6)``."""
-    size = len(MASK_WORDS)
-    rng = np.random.default_rng(5)
-    return rng.standard_normal((size, size)).round(1)
 
 
 def masks() -> Chart:
     """Return a grid of weights under masks that can be switched."""
-    scores = mask_scores()
-    size = len(scores)
+    size = len(MASK_WORDS)
+    scores = np.random.default_rng(5).standard_normal((size, size)).round(1)
     rows = [
         {"i": int(i), "j": int(j), "s": float(s)}
         for (i, j), s in np.ndenumerate(scores)
@@ -462,27 +441,7 @@ def masks() -> Chart:
     everything = figure.transform_calculate(nothing="0").mark_point(opacity=0)
     everything = everything.encode(x=x, y=y).properties(name="cells")
     figure = alt.layer(cells, hidden, numbers, queries, dead, keys, outline)
-    figure = (
-        (figure + everything)
-        .properties(width=PANEL, height=300)
-        .add_params(
-            slider("pads", "pads", 2, 0, size, 1),
-            choice(
-                "side",
-                "pads stand",
-                "right",
-                {"right": "right", "left": "left"},
-            ),
-            alt.param(
-                name="causal",
-                value=True,
-                bind=alt.binding_checkbox(name="causal mask"),
-            ),
-            slider("window", "window (0: none)", 0, 0, size, 1),
-            slider("row", "read out row", 3, 1, size, 1),
-        )
-    )
-    return figure
+    return (figure + everything).properties(width=PANEL, height=300)
 
 
 def heights(part: str) -> list[int]:
@@ -613,38 +572,20 @@ def links_chart(part: str) -> Chart:
         .encode(x=at(0.6), y=y)
         .properties(name="grammar")
     )
-    controls = [
-        choice(
-            "sentence",
-            "sentence",
-            0,
-            {
-                " ".join(one["english"][:-1]).capitalize(): number
-                for number, one in enumerate(maps)
-            },
-        )
-    ]
+    sentences = {
+        " ".join(one["english"][:-1]).capitalize(): number
+        for number, one in enumerate(maps)
+    }
+    controls = [control("sentence", "sentence", 0, options=sentences)]
     if several:
-        counts = [int(count) for count in maps[0]["weights"]]
+        layers = {f"{n} head{'s' if n > 1 else ''}": n for n in LAYERS}
         controls += [
-            choice(
-                "layer",
-                "layer of",
-                4,
-                {
-                    f"{count} head{'s' if count > 1 else ''}": count
-                    for count in counts
-                },
-            ),
-            slider("head", "head", 1, 1, max(counts), 1),
+            control("layer", "layer of", 4, options=layers),
+            control("head", "head", 1, (1, max(LAYERS), 1)),
         ]
-    controls.append(slider("word", "Chinese word", 3, 1, longest, 1))
-    figure = (
-        alt.layer(boxes, lines, chinese, english, shares, numbers, true)
-        .properties(width=PANEL, height=SHORT)
-        .add_params(*controls)
-    )
-    return figure
+    controls.append(control("word", "Chinese word", 3, (1, longest, 1)))
+    drawn = alt.layer(boxes, lines, chinese, english, shares, numbers, true)
+    return drawn.properties(width=PANEL, height=SHORT).add_params(*controls)
 
 
 FIGURES: dict[str, Callable[[], Chart]] = {
@@ -729,7 +670,9 @@ def speak(spec: dict[str, Any], template: str) -> None:
 def compiled(name: str) -> dict[str, Any]:
     """Return a figure as the page needs it: title and Vega specification."""
     about = ABOUT[name]
-    source = FIGURES[name]().to_dict()
+    controls = about.get("controls", {}).items()
+    params = [control(key, **options) for key, options in controls]
+    source = FIGURES[name]().add_params(*params).to_dict()
     source["config"] = ABOUT["config"]
     source.setdefault("params", []).extend(
         {"name": color, "value": value} for color, value in COLORS.items()
@@ -802,6 +745,12 @@ def picture(spec: dict[str, Any]) -> bytes:
     )
     svg = javascript().eval(f"{view}.toSVG()").get()
     svg = re.sub('font-family="[^"]*"', f'font-family="{DRAWN}"', svg)
+    # Cairo would draw what is seen through as a mask.
+    svg = re.sub(
+        r'(<\w+ (?![^>]*-opacity)[^>]*?)\bopacity="(.*?)"',
+        r'\1fill-opacity="\2" stroke-opacity="\2"',
+        svg,
+    )
     # No reader needs the fonts: each letter is drawn once, and used again.
     drawn = subprocess.run(
         "rsvg-convert --format=pdf | pdftocairo -svg - -",

@@ -100,7 +100,7 @@ def _show_inline() -> None:
 
 def plot_with_spread(
     ax: Axes,
-    x: Sequence[float],
+    x: Any,
     runs: Any,
     *,
     label: str,

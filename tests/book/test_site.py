@@ -116,8 +116,9 @@ KEEP_ONE_OF_A_KIND = """() => {
     seen.add(words);
     return false;
   };
-  for (const token of document.querySelectorAll('.highlight pre span')) {
-    if (again(token, token.parentElement, token.closest('pre').parentElement))
+  for (const token of document.querySelectorAll('pre span, dt.sig span')) {
+    const block = token.closest('pre, dt').parentElement;
+    if (again(token, token.parentElement, block))
       token.replaceWith(...token.childNodes);
   }
   const repeated = [...document.querySelectorAll('.katex')].filter((e) => {

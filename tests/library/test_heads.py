@@ -1,14 +1,8 @@
-"""Looking into a trained layer: entropy, gates, pictures."""
+"""Gates on the heads of a trained layer."""
 
-import matplotlib as mpl
 import pytest
 import torch
-from drawing import assert_tidy
 from layers import randomised
-
-mpl.use("Agg")
-
-import matplotlib.pyplot as plt
 
 from attention_lib.measures import head_gates
 from attention_lib.multihead import (
@@ -16,23 +10,6 @@ from attention_lib.multihead import (
     merge_heads,
     split_heads,
 )
-from attention_lib.plotting import show_heads, show_shapes
-
-SHAPES = {
-    **dict.fromkeys(("query", "key", "value"), (2, 4, 12)),
-    **{f"{name} heads": (2, 3, 4, 4) for name in ("query", "key", "value")},
-    "scores": (2, 3, 4, 5),
-    "weights": (2, 3, 4, 5),
-    "context": (2, 3, 4, 4),
-    "merged": (2, 4, 12),
-    "output": (2, 4, 12),
-}
-
-
-@pytest.fixture(autouse=True)
-def no_figure_stays_open():
-    yield
-    plt.close("all")
 
 
 def layer_of(heads, d_model=12):
@@ -123,57 +100,3 @@ def test_one_gate_is_needed_for_each_head():
             head_gates(layer, torch.ones(shape)),
         ):
             pass
-
-
-# Pictures
-
-
-@pytest.mark.parametrize("heads", [1, 2, 3, 4])
-def test_every_head_has_its_own_map_and_title(heads):
-    weights = torch.rand(heads, 3, 5).softmax(-1)
-    figure = show_heads(weights, list("abc"), list("vwxyz"))
-    drawn = figure.axes[:heads]
-    assert [ax.get_title() for ax in drawn] == [
-        f"head {number}" for number in range(1, heads + 1)
-    ]
-    for ax, expected in zip(drawn, weights, strict=True):
-        shown = torch.as_tensor(ax.collections[0].get_array())
-        torch.testing.assert_close(shown.reshape(3, 5).float(), expected)
-        assert ax.collections[0].get_clim() == (0.0, 1.0)
-    bars = [ax for ax in figure.axes if ax.get_label() == "<colorbar>"]
-    assert len(bars) == 1
-    figure.canvas.draw()
-
-
-def test_titles_can_be_given():
-    figure = show_heads(
-        torch.ones(2, 1, 1), ["a"], ["b"], titles=["left", "right"]
-    )
-    assert [ax.get_title() for ax in figure.axes[:2]] == ["left", "right"]
-
-
-@pytest.mark.plain
-def test_what_cannot_be_drawn_is_refused_by_name():
-    with pytest.raises(ValueError, match=r"weights.*\(1, 2, 3, 4\)"):
-        show_heads(torch.ones(1, 2, 3, 4), list("abc"), list("abcd"))
-    with pytest.raises(ValueError, match="titles has 1 entries, weights 2"):
-        show_heads(torch.ones(2, 1, 1), ["a"], ["b"], titles=["one"])
-    with pytest.raises(ValueError, match=r"key_tokens.*1.*2"):
-        show_heads(torch.ones(2, 1, 2), ["a"], ["b"])
-    with pytest.raises(ValueError, match="shapes must name query, key"):
-        show_shapes({"query": (1, 2, 3)})
-
-
-def test_the_flow_shows_the_shapes_it_was_given():
-    ax = show_shapes(SHAPES)
-    texts = [text.get_text() for text in ax.texts]
-    assert "scores\n(2, 3, 4, 5)" in texts
-    assert "output\n(2, 4, 12)" in texts
-    assert sum("(2, 3, 4, 4)" in text for text in texts) == 4
-    assert_tidy(ax)
-
-
-def test_the_flow_has_room_for_the_shapes_of_a_large_layer():
-    wide = dict.fromkeys(SHAPES, (64, 4096, 2048))
-    wide |= {name: (64, 16, 4096, 128) for name in SHAPES if " " in name}
-    assert_tidy(show_shapes(wide))

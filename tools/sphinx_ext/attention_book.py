@@ -203,67 +203,45 @@ def write_inventories(app: Sphinx, config: Any) -> None:
     config.intersphinx_mapping = mapping
 
 
-def trim_page(
+def find_downloads(app: Sphinx) -> None:
+    """Put the forms of the printed book that there are beside the pages."""
+    if app.builder.name == "html":
+        found = [name for name in DOWNLOADS if (PRINT / name).is_file()]
+        app.config.downloads = found
+        app.config.html_extra_path += [str(PRINT / name) for name in found]
+
+
+def finish_page(
     app: Sphinx,
     page: str,
     template: str,
     context: dict[str, Any],
     doctree: nodes.document | None,
 ) -> None:
-    """Drop Thebe's scripts, which load even when it is off, and wrong roles.
+    """Load what a page needs, drop the rest, offer the printed book.
 
-    The bibliography marks its entries with roles that ARIA does not allow.
+    Thebe's scripts load even when it is off. The bibliography marks its
+    entries with roles that ARIA does not allow.
     """
-    if "body" in context:
-        context["body"] = WRONG_ROLES.sub("", context["body"])
-    context["script_files"] = [
-        script
-        for script in context["script_files"]
-        if "thebe" not in str(script)
-    ]
-    context["css_files"] = [
-        sheet for sheet in context["css_files"] if "thebe" not in str(sheet)
-    ]
-
-
-def add_math_style(
-    app: Sphinx,
-    page: str,
-    template: str,
-    context: dict[str, Any],
-    doctree: nodes.document | None,
-) -> None:
-    """Load the style of formulas only where there is one."""
     if doctree is not None and any(
         doctree.findall(
             lambda node: isinstance(node, nodes.math | nodes.math_block)
         )
     ):
         app.add_css_file("katex/katex.min.css")
-
-
-def find_downloads(app: Sphinx, config: Any) -> None:
-    """Put the forms of the printed book that there are beside the pages."""
-    config.downloads = [name for name in DOWNLOADS if (PRINT / name).is_file()]
-    config.html_extra_path += [str(PRINT / name) for name in config.downloads]
-
-
-def link_downloads(
-    app: Sphinx,
-    page: str,
-    template: str,
-    context: dict[str, Any],
-    doctree: nodes.document | None,
-) -> None:
-    """Offer the printed book at the foot of every page, if it was made."""
-    if app.builder.name != "html" or not app.config.downloads:
-        return
-    links = " or ".join(
-        f'<a href="{context["pathto"](name, 1)}">{DOWNLOADS[name]}</a>'
-        for name in app.config.downloads
-    )
-    footer = context.get("theme_extra_footer", "")
-    context["theme_extra_footer"] = f"{footer} The whole book as {links}."
+    if "body" in context:
+        context["body"] = WRONG_ROLES.sub("", context["body"])
+    for kind in ("script_files", "css_files"):
+        files = context[kind]
+        context[kind] = [file for file in files if "thebe" not in str(file)]
+    if app.config.downloads:
+        links = " or ".join(
+            f'<a href="{context["pathto"](name, 1)}">{DOWNLOADS[name]}</a>'
+            for name in app.config.downloads
+        )
+        footer = context.get("theme_extra_footer", "")
+        footer += f" The whole book as {links}."
+        context["theme_extra_footer"] = footer
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
@@ -275,9 +253,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     )
     app.connect("config-inited", write_inventories, priority=100)
     app.add_config_value("downloads", [], "html")
-    app.connect("config-inited", find_downloads)
-    app.connect("html-page-context", link_downloads)
+    app.connect("builder-inited", find_downloads)
     app.connect("doctree-read", mark_exported_cells)
-    app.connect("html-page-context", add_math_style)
-    app.connect("html-page-context", trim_page, priority=900)
+    app.connect("html-page-context", finish_page, priority=900)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

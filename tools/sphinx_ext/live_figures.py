@@ -65,7 +65,7 @@ class Explorable(Figure):
 
 
 def visit_live_part(translator: Any, node: LivePart) -> None:
-    """Write the place for the live figure, its controls and its data."""
+    """Write the place for the live figure, where something can move."""
     if translator.builder.name not in WEB:
         raise nodes.SkipNode
     text = (FOLDER / f"{node['explorable']}.json").read_text("utf-8")
@@ -81,11 +81,6 @@ def visit_live_part(translator: Any, node: LivePart) -> None:
         + text.strip().replace("</", "<\\/")
         + "</script></div>"
     )
-    raise nodes.SkipNode
-
-
-def skip_live_part(translator: Any, node: LivePart) -> None:
-    """Leave the still picture alone where nothing can move."""
     raise nodes.SkipNode
 
 
@@ -111,15 +106,11 @@ def copy_scripts(app: Sphinx, failure: Exception | None) -> None:
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register everything with Sphinx."""
-    skip = (skip_live_part, None)
     app.add_node(
         LivePart,
         # An EPUB uses these too; a visitor of its own would hide others.
         html=(visit_live_part, None),
-        latex=skip,
-        text=skip,
-        man=skip,
-        texinfo=skip,
+        latex=(visit_live_part, None),
     )
     app.add_directive("explorable", Explorable)
     app.connect("html-page-context", add_script)
