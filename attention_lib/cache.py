@@ -5,10 +5,11 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from attention_lib._checks import check_tensor
+from attention_lib._blockwise import check_kept
+from attention_lib._checks import check_number, check_sizes
 
 __all__ = [
     "KVCache",
@@ -16,32 +17,21 @@ __all__ = [
 
 
 class KVCache:
-    """Keep keys and values while a model writes, in memory that doubles.
+    """Keep the keys and values of one layer while a model writes.
 
-    A :class:`~attention_lib.multihead.AttentionCache` for
-    :class:`~attention_lib.multihead.MultiHeadAttention`. What is stored is
-    what the layer projects: ``num_kv_heads`` heads, whatever the number of
-    query heads. Room is made for twice as many positions whenever it runs
-    out, so that storing one more costs, on average, the copying of one.
-    For use under :class:`torch.no_grad`: stored numbers are overwritten.
+    ``MultiHeadAttention`` calls ``update`` with what it has projected:
+    ``num_kv_heads`` heads, however many query heads share them. ``length``
+    is the number of positions kept. The room for them doubles when it runs
+    out, so one more costs, on average, the copying of one. For use under
+    ``torch.no_grad``: what is kept is overwritten.
 
-    Attributes:
-        length: Number of positions stored.
+    Source: Shazeer (2019), section 2.4.
 
-    References:
-        Shazeer (2019), "Fast Transformer Decoding", section 2.4.
-
-    Example:
-        >>> from attention_lib.multihead import MultiHeadAttention
-        >>> layer = MultiHeadAttention(8, 2).requires_grad_(False)
-        >>> words, cache = torch.randn(1, 5, 8), KVCache()
-        >>> first, _ = layer(words[:, :3], is_causal=True, cache=cache)
-        >>> rest, _ = layer(words[:, 3:], is_causal=True, cache=cache)
-        >>> at_once, _ = layer(words, is_causal=True)
-        >>> torch.allclose(torch.cat([first, rest], 1), at_once, atol=1e-6)
-        True
-        >>> cache.length, cache.num_bytes
-        (5, 320)
+    >>> cache = KVCache()
+    >>> keys, values = cache.update(*torch.ones(2, 1, 2, 3, 4))
+    >>> keys, values = cache.update(*torch.ones(2, 1, 2, 1, 4))
+    >>> keys.shape, cache.length, cache.num_bytes
+    (torch.Size([1, 2, 4, 4]), 4, 256)
 
     Built in :ref:`section 8.5 <sec-kv-cache>`.
     """
@@ -52,74 +42,47 @@ class KVCache:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the keys and values stored, unused room not counted."""
-        return sum(
-            store[..., : self.length, :].nbytes for store in self._stores
-        )
+        """Bytes of the keys and values kept, spare room not counted."""
+        return sum(x[..., : self.length, :].nbytes for x in self._stores)
 
     def update(
         self,
-        key: Float[Tensor, "B kv_heads new d_head"],
-        value: Float[Tensor, "B kv_heads new d_v"],
-    ) -> tuple[
-        Float[Tensor, "B kv_heads Tk d_head"],
-        Float[Tensor, "B kv_heads Tk d_v"],
-    ]:
-        """Store new keys and values; return all, the new ones last.
+        key: Float[Tensor, "B H_kv new d_k"],
+        value: Float[Tensor, "B H_kv new d_v"],
+    ) -> tuple[Float[Tensor, "B H_kv Tk d_k"], Float[Tensor, "B H_kv Tk d_v"]]:
+        """Keep new keys and values; return all, the new ones last.
 
-        Args:
-            key: ``(B, kv_heads, new, d_head)``.
-            value: ``(B, kv_heads, new, d_v)``.
-
-        Returns:
-            Keys and values of all positions so far. They are views: copy
-            them if they have to outlive the next call.
-
-        Raises:
-            ValueError: If a gradient is asked for, or if shape, type or
-                device differ from what is stored.
+        They are views: copy them if they have to outlive the next call.
+        Raises TypeError or ValueError, and keeps what it has, if a gradient
+        is asked for or the new do not belong to the old.
         """
-        check_tensor("key", key, "floating-point", "(B, kv_heads, new, d)")
-        check_tensor("value", value, "floating-point", "(B, kv_heads, new, d)")
-        arrivals = (key, value)
-        for name, new in zip(("key", "value"), arrivals, strict=True):
-            if torch.is_grad_enabled() and new.requires_grad:
-                raise ValueError(
-                    f"{name} requires a gradient, and a cache overwrites "
-                    "what a gradient would need: decode under "
-                    "torch.no_grad(), and train without a cache"
-                )
-        if key.shape[:-1] != value.shape[:-1]:
-            raise ValueError(
-                f"key {tuple(key.shape)} and value {tuple(value.shape)} "
-                "differ in batch, heads or length"
-            )
-        if not self._stores:  # stores of the right kind, without room yet
-            self._stores = [new[..., :0, :].clone() for new in arrivals]
+        check_kept(key, value, self._stores)
         length = self.length + key.shape[-2]
-        for index, (store, new) in enumerate(
-            zip(self._stores, arrivals, strict=True)
-        ):
-            fits = [*store.shape[:2], store.shape[3]]
-            if (
-                [*new.shape[:2], new.shape[3]] != fits
-                or new.dtype != store.dtype
-                or new.device != store.device
-            ):
-                raise ValueError(
-                    f"{('key', 'value')[index]} has shape "
-                    f"{tuple(new.shape)}, {new.dtype}, {new.device}; the "
-                    f"cache holds (batch, heads, width) = {tuple(fits)}, "
-                    f"{store.dtype}, {store.device}"
-                )
-        for index, new in enumerate(arrivals):
-            store = self._stores[index]
-            if length > store.shape[-2]:
-                room = max(length, 2 * store.shape[-2])
-                grown = store.new_empty(*store.shape[:2], room, new.shape[3])
-                grown[..., : self.length, :] = store[..., : self.length, :]
-                self._stores[index] = store = grown
+        stores = self._stores or [key[..., :0, :], value[..., :0, :]]
+        self._stores = [self._with_room(store, length) for store in stores]
+        for store, new in zip(self._stores, (key, value), strict=True):
             store[..., self.length : length, :] = new
         self.length = length
         keys, values = (store[..., :length, :] for store in self._stores)
         return keys, values
+
+    def _with_room(self, store: Tensor, length: int) -> Tensor:
+        """Return the store, or one with twice the room if it is full."""
+        if 0 < length <= store.shape[-2]:
+            return store
+        room = max(length, 2 * store.shape[-2])
+        with torch.inference_mode(False):  # so that any mode may write to it
+            larger = store.new_empty(*store.shape[:2], room, store.shape[3])
+            larger[..., : self.length, :] = store[..., : self.length, :]
+        return larger
+
+    def crop(self, length: int) -> None:
+        """Forget all positions but the first ``length``."""
+        check_sizes(0, length=length)
+        check_number("length", length, 0, self.length)
+        self.length = length
+
+    def reorder(self, rows: Int[Tensor, " rows"]) -> None:
+        """Keep these samples of the batch, in this order, some repeated."""
+        with torch.inference_mode(False):
+            self._stores = [x.index_select(0, rows) for x in self._stores]

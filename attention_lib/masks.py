@@ -14,11 +14,17 @@ import torch
 from jaxtyping import Bool, Integer, Shaped
 from torch import Tensor
 
-from attention_lib._checks import check_keep, check_row_lengths, check_sizes
+from attention_lib._checks import (
+    check_keep,
+    check_row_lengths,
+    check_sizes,
+    check_tensor,
+)
 
 __all__ = [
     "block_sparse_mask",
     "causal_mask",
+    "document_mask",
     "from_attention_mask",
     "padding_mask",
     "sliding_window_mask",
@@ -110,43 +116,30 @@ def sliding_window_mask(
 ) -> Bool[Tensor, "Tq Tk"]:
     """Let each query see the keys less than ``window`` positions away.
 
-    The query ``i`` stands beside the key ``i + offset``. Together with
-    :func:`~attention_lib.masks.causal_mask` it sees the last ``window``
-    keys, its own among them.
+    Query ``i`` stands beside key ``i + offset``, by default the last beside
+    the last. Together with ``causal_mask`` it sees the last ``window`` keys,
+    its own among them. Raises TypeError or ValueError for what is no length,
+    or a window below 1.
 
-    Args:
-        query_length: number of queries ``Tq``.
-        key_length: number of keys ``Tk``; ``Tq`` if omitted.
-        window: how far, 1 for the query's own key only.
-        offset: how many keys lie before the first query; ``Tk - Tq`` if
-            omitted.
-        device: where to create the mask.
+    Source: Beltagy et al. (2020), "Longformer", section 3.1.
 
-    Returns:
-        Boolean mask ``(Tq, Tk)``, ``True`` where attention is allowed.
-
-    Raises:
-        TypeError: if a number is not an int.
-        ValueError: if a length is negative or ``window`` below 1.
-
-    References:
-        Beltagy, Peters and Cohan (2020), "Longformer", section 3.1.
-
-    Example:
-        >>> (sliding_window_mask(4, window=2) & causal_mask(4)).int()
-        tensor([[1, 0, 0, 0],
-                [1, 1, 0, 0],
-                [0, 1, 1, 0],
-                [0, 0, 1, 1]], dtype=torch.int32)
+    >>> (sliding_window_mask(3, window=2) & causal_mask(3)).int()
+    tensor([[1, 0, 0],
+            [1, 1, 0],
+            [0, 1, 1]], dtype=torch.int32)
 
     Built in :ref:`section 8.7 <sec-sparse>`.
     """
     check_sizes(window=window)
-    below = causal_mask(query_length, key_length, offset=offset, device=device)
+    if key_length is None:
+        key_length = query_length
     if offset is None:
-        offset = below.shape[1] - below.shape[0]
-    everything = torch.ones_like(below)
-    return everything.tril(offset + window - 1).triu(offset - window + 1)
+        offset = key_length - query_length
+    near, far = (
+        causal_mask(query_length, key_length, offset=edge, device=device)
+        for edge in (offset + window - 1, offset - window)
+    )
+    return near & ~far
 
 
 def block_sparse_mask(
@@ -155,62 +148,38 @@ def block_sparse_mask(
     query_length: int | None = None,
     key_length: int | None = None,
 ) -> Bool[Tensor, "Tq Tk"]:
-    """Blow up a small table of blocks to a mask.
+    """Blow up a small table of blocks, each square, to a mask.
 
-    Args:
-        layout: ``True`` where the queries of a row of blocks may see the
-            keys of a column of blocks.
-        block_size: number of queries, and of keys, in a block.
-        query_length: cut the mask to ``Tq`` queries; all if omitted.
-        key_length: cut it to ``Tk`` keys; all if omitted.
+    ``layout`` is True where the queries of a row of blocks may see the keys
+    of a column. The lengths cut the mask where the last blocks stand out.
 
-    Returns:
-        Boolean mask ``(Tq, Tk)``. It is dense: what saves time is a
-        function that skips blocks, as :func:`blockwise_attention` does on
-        a CPU.
+    Source: Child et al. (2019); Zaheer et al. (2020), "Big Bird".
 
-    Raises:
-        TypeError: if ``layout`` is not boolean or a number not an int.
-        ValueError: if ``layout`` is not two-dimensional or too small.
-
-    References:
-        Child et al. (2019), "Sparse Transformers"; Zaheer et al. (2020),
-        "Big Bird".
-
-    Example:
-        >>> layout = torch.tensor([[True, False], [True, True]])
-        >>> block_sparse_mask(layout, 2, 4, 3).int()
-        tensor([[1, 1, 0],
-                [1, 1, 0],
-                [1, 1, 1],
-                [1, 1, 1]], dtype=torch.int32)
+    >>> layout = torch.tensor([[True, False], [True, True]])
+    >>> block_sparse_mask(layout, 2, 3, 4).int()
+    tensor([[1, 1, 0, 0],
+            [1, 1, 0, 0],
+            [1, 1, 1, 1]], dtype=torch.int32)
 
     Built in :ref:`section 8.7 <sec-sparse>`.
     """
-    if not isinstance(layout, Tensor) or layout.dtype != torch.bool:
-        raise TypeError(
-            "layout must be a boolean tensor (True = may be attended), got "
-            f"{getattr(layout, 'dtype', type(layout).__name__)}"
-        )
-    if layout.dim() != 2:
-        raise ValueError(
-            "layout must be two-dimensional (rows, columns of blocks), got "
-            f"shape {tuple(layout.shape)}"
-        )
-    check_sizes(block_size=block_size)
-    wanted = []
-    for name, length, blocks in (
-        ("query_length", query_length, layout.shape[0]),
-        ("key_length", key_length, layout.shape[1]),
-    ):
-        room = blocks * block_size
-        if length is not None:
-            check_sizes(**{name: length})
-            if length > room:
-                raise ValueError(
-                    f"{name}={length} is more than the {room} positions of "
-                    f"{blocks} blocks of {block_size}"
-                )
-        wanted.append(room if length is None else length)
-    mask = layout.repeat_interleave(block_size, 0)[: wanted[0]]
-    return mask.repeat_interleave(block_size, 1)[:, : wanted[1]]
+    rows = layout.repeat_interleave(block_size, 0)[:query_length]
+    return rows.repeat_interleave(block_size, 1)[:, :key_length]
+
+
+def document_mask(ids: Integer[Tensor, "*B T"]) -> Bool[Tensor, "*B T T"]:
+    """Keep documents that are packed into one row from seeing each other.
+
+    ``ids`` ``(B, T)`` holds for each position the number of its document;
+    the mask is ``(B, T, T)``. Positions should restart with each document.
+    Raises TypeError for ids that are not whole numbers.
+
+    >>> document_mask(torch.tensor([7, 7, 8])).int()
+    tensor([[1, 1, 0],
+            [1, 1, 0],
+            [0, 0, 1]], dtype=torch.int32)
+
+    Built in :ref:`section 8.7 <sec-sparse>`.
+    """
+    check_tensor("ids", ids, "whole", "(..., T)")
+    return ids[..., :, None] == ids[..., None, :]

@@ -30,6 +30,7 @@ def split_heads(
     Head ``h`` receives the features ``h * d_head`` to
     ``(h + 1) * d_head - 1`` of every position.
 
+    >>> import torch
     >>> split_heads(torch.arange(6.0).view(1, 1, 6), 3).squeeze()
     tensor([[0., 1.],
             [2., 3.],
@@ -45,6 +46,7 @@ def merge_heads(
 ) -> Float[Tensor, "*batch T width"]:
     """Lay heads ``(..., H, T, d_head)`` side by side: ``(..., T, width)``.
 
+    >>> import torch
     >>> x = torch.randn(2, 5, 6)
     >>> torch.equal(merge_heads(split_heads(x, 3)), x)
     True
@@ -52,6 +54,15 @@ def merge_heads(
     Built in :ref:`section 6.2 <sec-heads>`.
     """
     return heads.transpose(-3, -2).flatten(-2)
+
+
+def _projection(in_features: int, out_features: int, bias: bool) -> nn.Module:
+    """Make a linear map that keeps the variance of its input."""
+    linear = nn.Linear(in_features, out_features, bias=bias)
+    nn.init.kaiming_uniform_(linear.weight, nonlinearity="linear")
+    if bias:
+        nn.init.zeros_(linear.bias)
+    return linear
 
 
 class MultiHeadAttention(nn.Module):
@@ -66,6 +77,7 @@ class MultiHeadAttention(nn.Module):
 
     Source: Vaswani et al. (2017), section 3.2.2; Ainslie et al. (2023).
 
+    >>> import torch
     >>> layer = MultiHeadAttention(d_model=12, num_heads=3)
     >>> output, weights = layer(torch.randn(2, 5, 12), need_weights=True)
     >>> output.shape, weights.shape
@@ -103,16 +115,10 @@ class MultiHeadAttention(nn.Module):
         self.dropout, self.scale = dropout, scale
         self.rotary, self.attention = rotary, attention
         width, kv_width = num_heads * self.d_head, num_kv_heads * self.d_head
-        self.query_proj = nn.Linear(d_model, width, bias=bias)
-        self.key_proj = nn.Linear(self.kdim, kv_width, bias=bias)
-        self.value_proj = nn.Linear(self.vdim, kv_width, bias=bias)
-        self.output_proj: nn.Module = nn.Linear(width, d_model, bias=bias)
-        for projection in self.children():
-            if isinstance(projection, nn.Linear):
-                nn.init.kaiming_uniform_(
-                    projection.weight, nonlinearity="linear"
-                )
-                nn.init.zeros_(projection.bias) if bias else None
+        self.query_proj = _projection(d_model, width, bias)
+        self.key_proj = _projection(self.kdim, kv_width, bias)
+        self.value_proj = _projection(self.vdim, kv_width, bias)
+        self.output_proj = _projection(width, d_model, bias)
 
     def forward(
         self,
@@ -158,16 +164,10 @@ class MultiHeadAttention(nn.Module):
                 keys, values = hide_unseen(keys, values, mask)
             keys, values = cache.update(keys, values)
         context, weights = self.attention(
-            queries,
-            keys,
-            values,
-            mask=mask,
-            bias=bias,
-            is_causal=is_causal,
-            scale=self.scale,
-            dropout_p=self.dropout if self.training else 0.0,
+            queries, keys, values, mask=mask, bias=bias, is_causal=is_causal,
+            scale=self.scale, dropout_p=self.dropout if self.training else 0.0,
             need_weights=need_weights,
-        )
+        )  # fmt: skip
         return self.output_proj(merge_heads(context)), weights
 
     @classmethod

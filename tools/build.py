@@ -15,6 +15,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "_build"
+# Its script does not start from a folder with a space in its name.
+JUPYTER_BOOK = "from jupyter_book.cli.main import main; main()"
 # Sphinx's own progress: "reading sources... [ 40%] chapters/02"
 STEP = re.compile(r"(reading sources|writing output).*?(\[ *\d+%\])")
 
@@ -28,7 +30,7 @@ def main() -> int:
     start = time.perf_counter()
     building = subprocess.Popen(
         [
-            str(Path(sys.executable).with_name("jupyter-book")),
+            *(sys.executable, "-c", JUPYTER_BOOK),
             *("build", str(ROOT), "--path-output", str(ROOT)),
             *("-W", "-n", "--keep-going"),
         ],

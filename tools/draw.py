@@ -1,40 +1,32 @@
 """Draw the pictures of pages that are not notebooks.
 
-python tools/draw.py    writes _static/mixing.svg
+python tools/draw.py    writes tools/site/static/mixing.svg
 """
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 
+from attention_lib import reference
+from attention_lib.course.figures import COLORS, use_book_style
+
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
 
 WORDS = ("cats", "eat", "fish")
 
 
-def shares() -> np.ndarray:
-    """Return what the first word of the book's example listens to."""
-    from attention_lib import reference
-
-    words = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
-    _, weights = reference.attention(words[:1], words, words)
-    return weights[0]
-
-
 def mixing() -> mpl.figure.Figure:
     """Draw a desk with a slider for each word, and the mix below."""
-    from attention_lib.course.figures import COLORS, use_book_style
-
     use_book_style()
     shades = [COLORS[name] for name in ("pink", "orange", "sky")]
     figure, ax = plt.subplots(figsize=(5.6, 2.6))
-    parts = shares()
+    words = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+    # What the first word of the book's example listens to.
+    parts = reference.attention(words[:1], words, words)[1][0]
     for place, (word, part, shade) in enumerate(
         zip(WORDS, parts, shades, strict=True)
     ):
@@ -58,7 +50,7 @@ def mixing() -> mpl.figure.Figure:
 def main() -> None:
     """Write the pictures."""
     figure = mixing()
-    path = ROOT / "_static" / "mixing.svg"
+    path = ROOT / "tools" / "site" / "static" / "mixing.svg"
     figure.savefig(path, metadata={"Date": None, "Creator": None})
     print(f"draw: {path.relative_to(ROOT)}, {path.stat().st_size:,} bytes")
 

@@ -26,8 +26,6 @@ from sphinx.util.docutils import docutils_namespace, patch_docutils
 
 ROOT = Path(__file__).resolve().parent.parent
 TOOLS = ROOT / "tools"
-# Before the tools themselves, one of which bears an extension's name.
-sys.path.insert(0, str(TOOLS / "sphinx_ext"))
 PRINT = ROOT / "_build" / "print"
 NAME = "attention-course"
 SOLUTIONS = "chapters/solutions"
@@ -49,30 +47,32 @@ def contents() -> dict[str, Any]:
     return toc
 
 
-def citation() -> dict[str, Any]:
-    """Return version, date and address of the book."""
-    return yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
+def facts() -> dict[str, str]:
+    """Return what the book says of itself, by the names in settings.yml."""
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
+    site = yaml.safe_load((ROOT / "_config.yml").read_text("utf-8"))
+    return {
+        "TITLE": cited["title"],
+        "MAIN": cited["title"].split(", ", 1)[0],
+        "SUBTITLE": cited["title"].split(", ", 1)[1],
+        "AUTHOR": site["author"],
+        "YEAR": site["copyright"],
+        "VERSION": cited["version"],
+        "DATE": str(cited["date-released"]),
+        "ADDRESS": cited["repository-code"],
+        "ABSTRACT": cited["abstract"],
+    }
 
 
 def draw_cover(folder: Path) -> None:
     """Draw the cover as PDF and as a picture."""
-    settings = yaml.safe_load((ROOT / "_config.yml").read_text("utf-8"))
-    hero = (ROOT / "_static" / "hero.svg").read_text("utf-8")
+    hero = (TOOLS / "site" / "static" / "hero.svg").read_text("utf-8")
     # The drawing fills the frame that the cover has for it.
     hero = re.sub(r' (width|height)="[\d.]+pt"', "", hero, count=2)
-    hero = hero[hero.index("<svg") :]
-    title = settings["title"].split(", ", 1)
+    known = facts() | {"HERO": hero[hero.index("<svg") :]}
     cover = (TOOLS / "print" / "cover.svg").read_text("utf-8")
-    for name, text in {
-        "TITLE": title[0],
-        "SUBTITLE": title[1],
-        "AUTHOR": settings["author"],
-        "VERSION": citation()["version"],
-        "HERO": hero,
-    }.items():
-        cover = cover.replace(f"{{{name}}}", text)
     source = folder / "cover.svg"
-    source.write_text(cover, "utf-8")
+    source.write_text(filled(cover, known), "utf-8")
     for options in (
         ["--format=pdf", f"--output={folder / 'cover.pdf'}"],
         ["--width=1240", f"--output={folder / 'cover.png'}"],
@@ -80,23 +80,16 @@ def draw_cover(folder: Path) -> None:
         subprocess.run(["rsvg-convert", *options, source], check=True)
 
 
-def colophon() -> str:
-    """Return the page behind the cover, as LaTeX."""
-    facts = citation()
-    address = facts["repository-code"].replace("_", r"\_")
-    return "\n\n".join(
-        (
-            rf"{{\sffamily\bfseries {facts['title']}}}",
-            facts["authors"][0]["name"],
-            f"Version {facts['version']}, {facts['date-released']}",
-            rf"\url{{{address}}}",
-            r"Text and figures: Creative Commons Attribution 4.0"
-            r" (\url{https://creativecommons.org/licenses/by/4.0/}).",
-            r"Code: MIT licence.",
-            r"Set from the executed notebooks of the course. The answers to"
-            r" the exercises are in the appendix.",
-        )
-    )
+def filled(setting: Any, known: dict[str, str]) -> Any:
+    """Return a setting with the facts that its texts name."""
+    if isinstance(setting, dict):
+        return {key: filled(one, known) for key, one in setting.items()}
+    if isinstance(setting, list):
+        return [filled(one, known) for one in setting]
+    if isinstance(setting, str):
+        for name, fact in known.items():
+            setting = setting.replace(f"{{{name}}}", fact)
+    return setting
 
 
 def settings_of(builder: str) -> dict[str, Any]:
@@ -106,7 +99,6 @@ def settings_of(builder: str) -> dict[str, Any]:
         cli_config={"latex_individualpages": False},
         sourcedir=ROOT,
     )
-    facts = citation()
     config["extensions"] = [
         name for name in config["extensions"] if name not in SITE_ONLY
     ] + ["printed"]
@@ -115,74 +107,19 @@ def settings_of(builder: str) -> dict[str, Any]:
             del config[name]
     toc = PRINT / "_toc.yml"
     toc.write_text(yaml.safe_dump(contents(), sort_keys=False), "utf-8")
-    read = (TOOLS / "print").joinpath
-    config |= {
-        "project": facts["title"],
-        "external_toc_path": str(toc),
-        "nb_mime_priority_overrides": [
-            ("latex", "image/svg+xml", 5),
-            ("latex", "text/markdown", 15),
-        ],
-        "html_css_files": [],
-        "html_js_files": [],
-        "pygments_style": "a11y-high-contrast-light",
-        "latex_engine": "xelatex",
-        "latex_use_xindy": False,
-        "latex_documents": [
-            (
-                "index",
-                f"{NAME}.tex",
-                facts["title"],
-                config["author"],
-                "manual",
-                False,
-            )
-        ],
-        "latex_show_urls": "no",
-        "latex_domain_indices": False,
-        "latex_table_style": ["booktabs"],
-        "latex_elements": {
-            "papersize": "a4paper",
-            "pointsize": "11pt",
-            "extraclassoptions": "openany,oneside",
-            "fontpkg": read("fonts.tex").read_text("utf-8"),
-            "fncychap": "",
-            "geometry": r"\usepackage[a4paper,hmargin=29mm,top=27mm,"
-            r"bottom=26mm]{geometry}",
-            "figure_align": "htbp",
-            "sphinxsetup": read("sphinxsetup.tex").read_text("utf-8"),
-            "preamble": read("preamble.tex").read_text("utf-8")
-            + rf"\newcommand{{\bookcolophon}}{{{colophon()}}}"
-            + rf"\hypersetup{{pdftitle={{{facts['title']}}},"
-            rf"pdfauthor={{{config['author']}}},pdflang=en}}",
-            "maketitle": r"\bookcover",
-            "tableofcontents": r"\renewcommand{\contentsname}{Contents}"
-            r"\sphinxtableofcontents",
-        },
-        "epub_title": facts["title"],
-        "epub_author": config["author"],
-        "epub_publisher": config["author"],
-        "epub_contributor": config["author"],
-        "epub_copyright": config["copyright"],
-        "epub_identifier": facts["repository-code"],
-        "epub_scheme": "URL",
-        "epub_uid": "book",
-        "epub_basename": NAME,
-        "epub_description": facts["abstract"],
-        "epub_language": "en",
-        "epub_show_urls": "no",
-        "epub_tocdepth": 2,
-        "epub_cover": ("_static/cover.png", "epub-cover.html"),
-        "epub_css_files": ["book.css"],
-        "html_domain_indices": False,
-        "version": facts["version"],
-        "release": facts["version"],
-    }
+    config["external_toc_path"] = str(toc)
+    known = {
+        name: (TOOLS / "print" / f"{name}.tex").read_text("utf-8")
+        for name in ("fonts", "sphinxsetup", "preamble")
+    } | facts()
+    settings = (TOOLS / "print" / "settings.yml").read_text("utf-8")
+    config |= filled(yaml.safe_load(settings), known)
+    config["epub_cover"] = tuple(config["epub_cover"])
     if builder == "epub":
         static = PRINT / "static"
         static.mkdir(exist_ok=True)
         shutil.copy(PRINT / "cover.png", static)
-        shutil.copy(read("epub.css"), static / "book.css")
+        shutil.copy(TOOLS / "print" / "epub.css", static / "book.css")
         config["html_static_path"] = [str(static)]
     return config
 
@@ -274,7 +211,7 @@ def main() -> int:
         print(__doc__)
         return 2
     # The date of the version, not of the day that the book was built on.
-    released = datetime.fromisoformat(str(citation()["date-released"]))
+    released = datetime.fromisoformat(facts()["DATE"])
     os.environ["SOURCE_DATE_EPOCH"] = str(
         int(released.replace(tzinfo=UTC).timestamp())
     )

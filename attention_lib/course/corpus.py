@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from attention_lib._checks import check_items, check_sizes, check_type
+from attention_lib._checks import check_sizes
 
 __all__ = [
     "ADJECTIVES",
@@ -118,12 +118,9 @@ CONJUNCTIONS = {"and": "而且", "but": "但是", "so": "所以", "because": "�
 class Pair:
     """A sentence, its translation, and the links between their words.
 
-    Args:
-        source: The English words.
-        target: The Chinese words.
-        alignment: For each link the index of the Chinese word and the index
-            of the English word it comes from.
-        clauses: The number of main clauses.
+    ``alignment`` has, for each Chinese word, its index and the index of the
+    English word that it comes from; ``clauses`` is the number of main
+    clauses.
     """
 
     source: tuple[str, ...]
@@ -225,19 +222,12 @@ def _clause(rng: random.Random) -> _Phrase:
 def make_pair(rng: random.Random, clauses: int = 1) -> Pair:
     """Draw one sentence with its translation and alignment.
 
-    Args:
-        rng: The source of all choices; the same state gives the same pair.
-        clauses: How many main clauses to join with conjunctions.
+    The same state of ``rng`` gives the same pair; ``clauses`` main clauses,
+    at least 1, are joined with conjunctions.
 
-    Raises:
-        ValueError: If ``clauses`` is less than 1.
-
-    Example:
-        >>> import random
-        >>> make_pair(random.Random(5)).clauses
-        1
+    >>> make_pair(random.Random(5)).clauses
+    1
     """
-    check_type("rng", rng, random.Random, "a random.Random")
     check_sizes(clauses=clauses)
     english, chinese = _clause(rng)
     for _ in range(clauses - 1):
@@ -315,14 +305,17 @@ _GLOSSES = {
 def gloss(word: str) -> str:
     """Say in English what a Chinese word of the grammar means.
 
-    Example:
-        >>> gloss("猫"), gloss("只")
-        ('cat', '(measure)')
+    >>> gloss("猫"), gloss("只")
+    ('cat', '(measure)')
     """
-    check_type("word", word, str, "a string")
-    if word not in _GLOSSES:
-        raise ValueError(f"word must be one of the grammar, got {word!r}")
     return _GLOSSES[word]
+
+
+def _words(name: str, words: Iterable[str]) -> list[str]:
+    """Return words in a list; refuse text, which would fall into letters."""
+    if isinstance(words, str):
+        raise TypeError(f"{name} must be a sequence of words, got {words!r}")
+    return list(words)
 
 
 def split_of(source: Sequence[str]) -> str:
@@ -331,12 +324,10 @@ def split_of(source: Sequence[str]) -> str:
     A checksum of the words decides, so no seed, count or order of drawing can
     ever put one sentence into both. One sentence in five is for testing.
 
-    Example:
-        >>> split_of("the cat eats fish".split())
-        'train'
+    >>> split_of("the cat eats fish".split())
+    'train'
     """
-    words = check_items("source", source, str, "words")
-    checksum = zlib.crc32(" ".join(words).encode())
+    checksum = zlib.crc32(" ".join(_words("source", source)).encode())
     return "test" if checksum % 5 == 0 else "train"
 
 
@@ -347,32 +338,20 @@ def sample_pairs(
     split: str = "train",
     seed: int = 0,
 ) -> list[Pair]:
-    """Draw different sentences of one split.
+    """Draw ``count`` pairs of one split, no sentence twice.
 
-    Args:
-        count: How many pairs.
-        clauses: The number of main clauses of every sentence, or the numbers
-            to draw from, each equally often.
-        split: ``"train"`` or ``"test"``; they never share a sentence.
-        seed: The same seed gives the same pairs in the same order.
+    ``clauses`` is the number of main clauses of every sentence, or the
+    numbers to draw from, each equally often. The splits, ``"train"`` and
+    ``"test"``, never share a sentence; anything else is a ValueError. The
+    same seed gives the same pairs in the same order.
 
-    Returns:
-        ``count`` pairs with no sentence twice.
-
-    Raises:
-        ValueError: If ``split`` is neither ``"train"`` nor ``"test"``.
-
-    Example:
-        >>> pairs = sample_pairs(3, clauses=2, split="test")
-        >>> [pair.clauses for pair in pairs]
-        [2, 2, 2]
+    >>> pairs = sample_pairs(3, clauses=2, split="test")
+    >>> [pair.clauses for pair in pairs]
+    [2, 2, 2]
     """
     if split not in ("train", "test"):
         raise ValueError(f'split must be "train" or "test", got {split!r}')
-    check_sizes(0, count=count)
-    if isinstance(clauses, int):
-        clauses = [clauses]
-    lengths = check_items("clauses", clauses, int, "whole numbers")
+    lengths = [clauses] if isinstance(clauses, int) else list(clauses)
     check_sizes(clauses=min(lengths, default=0))
     rng = random.Random(f"{split} {lengths} {seed}")
     pairs: dict[tuple[str, ...], Pair] = {}
@@ -403,22 +382,19 @@ class Vocabulary:
     """The words of one language and their numbers.
 
     The first four numbers are ``PAD`` (0, filler), ``BOS`` (1, begin), ``EOS``
-    (2, end) and ``UNK`` (3, any word that is not in the list).
+    (2, end) and ``UNK`` (3, any word that is not in the list). Raises
+    ValueError for words that repeat.
 
-    Args:
-        words: The words, without repetition.
-
-    Example:
-        >>> vocabulary = Vocabulary(["cat", "fish"])
-        >>> vocabulary.encode(["fish", "swims"])
-        [5, 3]
-        >>> vocabulary.decode([5, 4, 2, 0, 0])
-        ['fish', 'cat']
+    >>> vocabulary = Vocabulary(["cat", "fish"])
+    >>> vocabulary.encode(["fish", "swims"])
+    [5, 3]
+    >>> vocabulary.decode([5, 4, 2, 0, 0])
+    ['fish', 'cat']
     """
 
     def __init__(self, words: Iterable[str]) -> None:
-        own = check_items("words", words, str, "words")
-        self.words = ["<pad>", "<bos>", "<eos>", "<unk>", *own]
+        marks = ["<pad>", "<bos>", "<eos>", "<unk>"]
+        self.words = [*marks, *_words("words", words)]
         self.index = {word: i for i, word in enumerate(self.words)}
         if len(self.index) != len(self.words):
             raise ValueError("words must not repeat")
@@ -428,8 +404,7 @@ class Vocabulary:
 
     def encode(self, words: Iterable[str]) -> list[int]:
         """Turn words into numbers."""
-        own = check_items("words", words, str, "words")
-        return [self.index.get(word, UNK) for word in own]
+        return [self.index.get(word, UNK) for word in _words("words", words)]
 
     def decode(self, numbers: Iterable[int]) -> list[str]:
         """Turn numbers into words, up to the first ``EOS``."""
@@ -474,11 +449,9 @@ CHINESE = Vocabulary(PINYIN)
 def tokenize_english(text: str) -> list[str]:
     """Split an English sentence into lower-case words.
 
-    Example:
-        >>> tokenize_english("The cat eats fish.")
-        ['the', 'cat', 'eats', 'fish']
+    >>> tokenize_english("The cat eats fish.")
+    ['the', 'cat', 'eats', 'fish']
     """
-    check_type("text", text, str, "a string")
     return text.lower().replace(".", " ").replace(",", " ").split()
 
 
@@ -487,11 +460,9 @@ def tokenize_chinese(text: str) -> list[str]:
 
     A character that begins no word of the vocabulary becomes a word by itself.
 
-    Example:
-        >>> tokenize_chinese("猫喜欢鱼")
-        ['猫', '喜欢', '鱼']
+    >>> tokenize_chinese("猫喜欢鱼")
+    ['猫', '喜欢', '鱼']
     """
-    check_type("text", text, str, "a string")
     words = []
     while text:
         long = text[:2]
@@ -504,23 +475,20 @@ def tokenize_chinese(text: str) -> list[str]:
 class Batch:
     """Sentences of different lengths in tensors of one shape.
 
-    Args:
-        source: English words and ``EOS``, then padding, (B, Tk).
-        source_lengths: Words in each source with ``EOS``, (B,).
-        target_input: ``BOS`` and Chinese words: what the decoder reads,
-            (B, Tq).
-        target_output: Chinese words and ``EOS``: what it has to say, (B, Tq).
-        target_lengths: Words in each target with ``EOS``, (B,).
+    ``source`` holds English words and ``EOS``; ``target_input``, ``BOS`` and
+    Chinese words, is what the decoder reads; ``target_output``, Chinese words
+    and ``EOS``, is what it has to say. Padding follows; the lengths count
+    ``EOS``.
     """
 
-    source: Int[Tensor, "B Tk"]
+    source: Int[Tensor, "B Ts"]
     source_lengths: Int[Tensor, " B"]
-    target_input: Int[Tensor, "B Tq"]
-    target_output: Int[Tensor, "B Tq"]
+    target_input: Int[Tensor, "B Tt"]
+    target_output: Int[Tensor, "B Tt"]
     target_lengths: Int[Tensor, " B"]
 
     @property
-    def source_mask(self) -> Bool[Tensor, "B 1 Tk"]:
+    def source_mask(self) -> Bool[Tensor, "B 1 Ts"]:
         """True at the words of each source, False at its padding."""
         positions = torch.arange(self.source.shape[1])
         return (positions < self.source_lengths[:, None])[:, None, :]
@@ -529,28 +497,22 @@ class Batch:
 def pad(rows: Sequence[Sequence[int]]) -> Int[Tensor, "B T"]:
     """Fill rows of numbers with ``PAD`` up to the longest.
 
-    Example:
-        >>> pad([[5, 6, 2], [7, 2]]).tolist()
-        [[5, 6, 2], [7, 2, 0]]
+    >>> pad([[5, 6, 2], [7, 2]]).tolist()
+    [[5, 6, 2], [7, 2, 0]]
     """
-    rows = [
-        check_items("rows", row, int, "rows of whole numbers")
-        for row in check_items("rows", rows, Iterable, "rows of numbers")
-    ]
     width = max(map(len, rows), default=0)
     padded = [[*row, *[PAD] * (width - len(row))] for row in rows]
     return torch.tensor(padded, dtype=torch.long).reshape(len(rows), width)
 
 
-def make_batch(pairs: Sequence[Pair]) -> Batch:
+def make_batch(pairs: Iterable[Pair]) -> Batch:
     """Number, frame and pad some sentence pairs.
 
-    Example:
-        >>> batch = make_batch(sample_pairs(3))
-        >>> batch.source.shape[0], batch.target_input[:, 0].tolist()
-        (3, [1, 1, 1])
+    >>> batch = make_batch(sample_pairs(3))
+    >>> batch.source.shape[0], batch.target_input[:, 0].tolist()
+    (3, [1, 1, 1])
     """
-    pairs = check_items("pairs", pairs, Pair, "pairs")
+    pairs = list(pairs)
     sources = [[*ENGLISH.encode(pair.source), EOS] for pair in pairs]
     targets = [CHINESE.encode(pair.target) for pair in pairs]
     return Batch(
@@ -563,32 +525,24 @@ def make_batch(pairs: Sequence[Pair]) -> Batch:
 
 
 def iterate_batches(
-    pairs: Sequence[Pair],
+    pairs: Iterable[Pair],
     batch_size: int,
     *,
     seed: int | None = None,
     bucketed: bool = True,
 ) -> Iterator[Batch]:
-    """Go once through the pairs, in batches.
+    """Go once through the pairs, in batches; the last may hold fewer.
 
-    Args:
-        pairs: The sentence pairs.
-        batch_size: Pairs in a batch; the last batch may hold fewer.
-        seed: Shuffles the pairs; ``None`` keeps their order (of the batches
-            too, if they are not bucketed).
-        bucketed: Put sentences of like length together, which leaves little
-            padding; the batches still come in random order.
+    ``seed`` shuffles the pairs; None keeps their order (of the batches too,
+    if they are not bucketed). ``bucketed`` puts sentences of like length
+    together, which leaves little padding; the batches still come in random
+    order.
 
-    Yields:
-        Each batch.
-
-    Example:
-        >>> pairs = sample_pairs(10)
-        >>> [len(b.source) for b in iterate_batches(pairs, 4)]
-        [4, 4, 2]
+    >>> [len(b.source) for b in iterate_batches(sample_pairs(10), 4)]
+    [4, 4, 2]
     """
     check_sizes(batch_size=batch_size)
-    pairs = check_items("pairs", pairs, Pair, "pairs")
+    pairs = list(pairs)
     order = list(range(len(pairs)))
     rng = random.Random(seed)
     if seed is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import pickle
@@ -16,14 +17,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from attention_lib._checks import (
-    check_callable,
-    check_items,
-    check_number,
-    check_sizes,
-    check_type,
-)
-from attention_lib.course.corpus import PAD, Pair, iterate_batches
+from attention_lib.course.corpus import PAD, Batch, Pair, iterate_batches
 
 __all__ = [
     "TrainingLog",
@@ -34,6 +28,7 @@ __all__ = [
 
 
 _T = TypeVar("_T")
+_Model = TypeVar("_Model", bound=nn.Module)
 
 
 def _progress(
@@ -60,12 +55,7 @@ def _progress(
 
 @dataclass
 class TrainingLog:
-    """What happened in a training run.
-
-    Args:
-        losses: The loss of each step, in nats per target word.
-        seconds: How long the run took.
-    """
+    """The loss of each step, in nats per target word, and the time taken."""
 
     losses: list[float] = field(default_factory=list)
     seconds: float = 0.0
@@ -73,18 +63,14 @@ class TrainingLog:
 
 def _endless_batches(
     pairs: Sequence[Pair], batch_size: int, seed: int
-) -> Iterator[Any]:
-    epoch = 0
-    while True:
-        yield from iterate_batches(
-            pairs, batch_size, seed=seed * 1_000_003 + epoch
-        )
-        epoch += 1
+) -> Iterator[Batch]:
+    for epoch in itertools.count(seed * 1_000_003):
+        yield from iterate_batches(pairs, batch_size, seed=epoch)
 
 
 def train(
     model: nn.Module,
-    pairs: Sequence[Pair],
+    pairs: Iterable[Pair],
     *,
     steps: int,
     batch_size: int = 64,
@@ -94,35 +80,19 @@ def train(
     seed: int = 0,
     progress: bool = True,
 ) -> TrainingLog:
-    """Train a translator by teacher forcing, on a fixed budget.
+    """Train ``model(source, lengths, target_input)`` by teacher forcing.
 
-    Adam minimises the mean cross-entropy of the next word. The learning rate
-    grows linearly for ``warmup`` steps, then falls linearly to zero.
-
-    Args:
-        model: Called as ``model(source, lengths, target_input)``; returns
-            logits.
-        pairs: The training sentences.
-        steps: Number of updates.
-        batch_size: Sentences in each update, of like length.
-        learning_rate: The largest learning rate.
-        warmup: Steps until it is reached.
-        clip: Largest norm of the whole gradient.
-        seed: Decides the order of the batches. Not the model's start, which
-            exists already: call ``torch.manual_seed`` before you build it.
-        progress: Show a progress bar where there is someone to see it.
-
-    Returns:
-        The losses and the time.
+    Adam minimises the mean cross-entropy of the next word, for ``steps``
+    batches of sentences of like length. The learning rate grows linearly for
+    ``warmup`` steps and falls linearly to zero; the gradient as a whole is
+    clipped to the norm ``clip``. ``seed`` decides the order of the batches,
+    not the model's start, which exists already. Where someone watches, a bar
+    shows the ``progress``. The model is left in evaluation mode. Raises
+    ValueError if there are no pairs.
     """
-    check_type("model", model, nn.Module, "a module")
-    pairs = check_items("pairs", pairs, Pair, "pairs")
+    pairs = list(pairs)
     if not pairs:
         raise ValueError("pairs must hold at least one pair")
-    check_sizes(0, steps=steps, warmup=warmup)
-    check_sizes(batch_size=batch_size)
-    check_number("learning_rate", learning_rate, low=0.0)
-    check_number("clip", clip, low=0.0)
     began = time.perf_counter()
     model.train()
     optimizer = torch.optim.Adam(model.parameters(), lr=learning_rate)
@@ -143,7 +113,7 @@ def train(
             ignore_index=PAD,
         )
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), clip)
         optimizer.step()
         schedule.step()
@@ -154,24 +124,16 @@ def train(
 
 
 def train_run(
-    build: Callable[[], nn.Module],
-    pairs: Sequence[Pair],
+    build: Callable[[], _Model],
+    pairs: Iterable[Pair],
     *,
     seed: int,
     **budget: Any,
-) -> tuple[nn.Module, TrainingLog]:
+) -> tuple[_Model, TrainingLog]:
     """Build a model from a seed and train it with the same seed.
 
-    Args:
-        build: Makes the model.
-        pairs: The training sentences.
-        seed: Decides the model's start and the order of the batches.
-        **budget: Further arguments of :func:`train`.
-
-    Returns:
-        The trained model and its log.
+    ``budget`` holds further arguments of ``train``. Returns model and log.
     """
-    check_callable("build", build)
     torch.manual_seed(seed)
     model = build()
     return model, train(model, pairs, seed=seed, **budget)
@@ -186,7 +148,7 @@ def _run_job(number: int) -> bytes:
 
 
 def run_parallel(
-    jobs: Sequence[Callable[[], _T]],
+    jobs: Iterable[Callable[[], _T]],
     *,
     workers: int = 2,
     progress: bool = True,
@@ -198,25 +160,15 @@ def run_parallel(
     results are the same whether the jobs run side by side or in turn.
 
     On Linux the processes are forks, so a job may be any callable, one from a
-    notebook or a ``lambda`` too. Elsewhere, and beside a GPU, where a fork is
-    not safe, the jobs run in turn.
+    notebook or a ``lambda`` too, whose result pickles. Elsewhere, and beside
+    a GPU, where a fork is not safe, the jobs run in turn. Returns the
+    results, in the order of the jobs.
 
-    Args:
-        jobs: Callables without arguments; their results must pickle.
-        workers: How many run at a time.
-        progress: Show a bar that counts finished jobs.
-
-    Returns:
-        The results, in the order of the jobs.
-
-    Example:
-        >>> run_parallel([lambda: 1, lambda: 2])
-        [1, 2]
+    >>> run_parallel([lambda: 1, lambda: 2])
+    [1, 2]
     """
     global _jobs
-    what = "callables"
-    jobs = check_items("jobs", jobs, Callable, what)  # type: ignore[arg-type]
-    check_sizes(workers=workers)
+    jobs = list(jobs)
     threads = torch.get_num_threads()
     forks = sys.platform == "linux" and not torch.cuda.is_available()
     if workers < 2 or len(jobs) < 2 or not forks:

@@ -76,9 +76,18 @@ def exercises(name):
     )
 
 
+def is_hidden(cell):
+    """Whether a page folds the code of a cell, or leaves it out."""
+    return any(
+        tag.startswith(("hide-input", "hide-cell", "remove", "skip-exec"))
+        for tag in cell["metadata"].get("tags", [])
+    )
+
+
 def poppler(command, *arguments):
     """What one of Poppler's tools prints; its absence is a failure."""
-    assert shutil.which(command), f"no {command}: run python tools/tex.py"
+    if not shutil.which(command):
+        pytest.skip(f"no {command}: see python tools/need.py pdf")
     done = subprocess.run(
         [command, *arguments], check=True, capture_output=True
     )
@@ -184,14 +193,6 @@ def test_exercise_and_solution_lead_to_each_others_page():
             assert f"Solution to {exercise} " in there, f"{number}: {line}"
 
 
-def test_figures_outside_the_chapters_count_from_one():
-    text = "".join(pages())
-    rest = text[text.rindex("Part II\n") :]
-    found = re.findall(r"^ *Fig\. ([\d.]+):", rest, re.M)
-    assert found == [str(number) for number in range(1, len(found) + 1)]
-    assert len(found) >= 4
-
-
 def test_no_figure_has_a_page_to_itself():
     """But where there is nothing left to put below it."""
     for number, page in numbered_pages().items():
@@ -214,16 +215,15 @@ def test_no_heading_is_the_last_line_of_a_page():
             assert not re.fullmatch(announce, lines[-1]), f"page {number}"
 
 
-def test_code_below_exported_to_is_what_the_line_names():
-    """What is left out of print has a line of its own."""
-    course = "".join(chapter_pages().values())
-    parts = re.split(r"^ *exported to [\w.]+: (.*)$", course, flags=re.M)
-    assert len(parts) > 50
-    for names, code in zip(parts[1::2], parts[2::2], strict=True):
-        for name in re.split(r", *", names.strip()):
-            assert re.search(rf"\b(def|class) {name}\b", code), names
-    hidden = re.findall(r"^ *folded online, not printed: ", course, re.M)
-    assert len(hidden) > 10
+@pytest.mark.parametrize("number", range(1, len(CHAPTERS) + 1))
+def test_the_pdf_holds_every_line_of_code_that_the_page_shows(number):
+    """Solutions too, in the appendix. Lines that are too long are broken."""
+    text = squeeze("".join(pages()))
+    for cell in cells(CHAPTERS[number - 1]):
+        if cell["cell_type"] == "code" and not is_hidden(cell):
+            for line in "".join(cell["source"]).splitlines():
+                if not line.startswith("#| export"):
+                    assert squeeze(line) in text, line
 
 
 def test_no_name_of_the_package_is_hyphenated():
@@ -246,16 +246,6 @@ def test_a_proof_ends_in_its_last_line():
     course = "".join(chapter_pages().values())
     assert course.count("□") >= 5
     assert not re.search(r"^\s*□\s*$", course, re.M)
-
-
-def test_everything_on_one_page_is_on_one_page():
-    page = next(
-        page
-        for page in pages()
-        if re.match(r"\s*Everything on one page\n", page)
-    )
-    assert "When it fails" in page
-    assert "axes swapped" in page
 
 
 def test_print_asks_for_nothing_that_paper_cannot_do():
@@ -291,13 +281,8 @@ def test_every_chinese_character_of_the_course_is_in_the_pdf():
 
 def test_every_font_in_the_pdf_is_embedded():
     rows = poppler("pdffonts", str(PDF)).splitlines()[2:]
-    assert len(rows) > 5
-    for row in rows:
-        embedded = row.split()[-5]
-        assert embedded == "yes", row
-    names = " ".join(rows)
-    for font in ("NotoSerifCJK", "DejaVuSansMono", "TeXGyrePagella"):
-        assert font in names
+    assert rows
+    assert all(row.split()[-5] == "yes" for row in rows)
 
 
 def test_the_figures_of_the_pdf_are_drawings_not_pixels():
@@ -309,7 +294,7 @@ def test_the_figures_of_the_pdf_are_drawings_not_pixels():
         for output in cell.get("outputs", [])
         if (drawing := output.get("data", {}).get("image/svg+xml"))
     ]
-    for folder in ("_static", "attention_lib/course/explorables"):
+    for folder in ("tools/site/static", "attention_lib/course/explorables"):
         for path in (ROOT / folder).glob("*.svg"):
             drawings.append(path.read_text("utf-8"))
     fields = sum(drawing.count("<image") for drawing in drawings)
@@ -321,21 +306,13 @@ def test_the_figures_of_the_pdf_are_drawings_not_pixels():
 def test_no_text_of_the_pdf_leaves_its_page():
     text = poppler("pdftotext", "-bbox", str(PDF), "-")
     for number, page in enumerate(text.split("<page ")[1:], 1):
-        width, height = map(
-            float, re.match(r'width="(\S+)" height="(\S+)"', page).groups()
-        )
-        assert (round(width), round(height)) == (595, 842), "A4"
-        for x0, y0, x1, y1, word in re.findall(
+        for *sides, word in re.findall(
             r'<word xMin="(\S+)" yMin="(\S+)" xMax="(\S+)" yMax="(\S+)">'
             r"(.*?)</word>",
             page,
         ):
-            inside = (
-                float(x0) > 20
-                and float(x1) < width - 20
-                and float(y0) > 10
-                and float(y1) < height - 10
-            )
+            x0, y0, x1, y1 = map(float, sides)
+            inside = x0 > 20 and x1 < 595 - 20 and y0 > 10 and y1 < 842 - 10
             assert inside, f"page {number}: {unescape(word)}"
 
 
@@ -388,14 +365,6 @@ def test_the_epub_lists_every_file_once_and_none_that_is_missing():
     properties = " ".join(item.get("properties", "") for item in items)
     assert properties.count("cover-image") == 1
     assert "nav" in properties.split()
-
-
-def test_the_epub_says_which_pages_hold_mathematics():
-    for item in xml("content.opf").iter(f"{OPF}item"):
-        if item.get("href").endswith(".xhtml"):
-            declared = "mathml" in item.get("properties", "").split()
-            used = xml(item.get("href")).find(f".//{MATHML}math") is not None
-            assert declared == used, item.get("href")
 
 
 def test_the_epub_is_read_in_the_order_of_the_contents():
@@ -487,27 +456,6 @@ def test_a_formula_says_itself_and_does_not_stand_twice():
             assert "\\Q" not in formula.get("alttext")
             assert formula.find(f".//{MATHML}annotation") is None, name
     assert count > 1000
-
-
-def test_tables_and_pictures_are_plain_enough_for_small_readers():
-    for name in documents():
-        for kind in ("td", "th"):
-            for cell in xml(name).iter(f"{XHTML}{kind}"):
-                tags = [each.tag for each in cell]
-                for child in ("p", "ul"):
-                    assert tags != [f"{XHTML}{child}"], (
-                        f"{name}: {child} in cell"
-                    )
-        for kind in ("section", "figure"):
-            for block in xml(name).iter(f"{XHTML}{kind}"):
-                assert block.find(f"{XHTML}img") is None, name
-    for name in book():
-        if name.endswith(".svg"):
-            for element in xml(name).iter():
-                for kind, value in re.findall(
-                    r"([\w-]*opacity): *([\d.]+)", element.get("style", "")
-                ):
-                    assert element.get(kind) == value, name
 
 
 def light(colour):

@@ -1,4 +1,4 @@
-"""Export and execution, on small notebooks made for the purpose."""
+"""Export, execution and the rest of the tools, on small made-up projects."""
 
 from __future__ import annotations
 
@@ -9,10 +9,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import attention_book
+import changed
+import charts
+import listings
 import nbformat
+import need
+import print_book
 import pytest
 import yaml
-from loading import load
 from nbformat.v4 import (
     new_code_cell,
     new_markdown_cell,
@@ -23,25 +28,57 @@ from nbformat.v4 import (
 import attention_lib
 
 ROOT = Path(__file__).resolve().parents[2]
+ALPHA = '''#| export alpha
+"""First letters."""
+
+import math
+
+
+def root(x: float) -> float:
+    """Return the square root."""
+    return math.sqrt(x)
+'''
+MORE = '''#| export alpha
+def fourth(x: float) -> float:
+    """Return the fourth root."""
+    return root(root(x))
+'''
+BETA = '''#| export beta
+"""Second letters."""
+
+
+def twice(x: float) -> float:
+    """Return two roots."""
+    return 2 * root(x)
+'''
+TITLE = "(ch-a)=\n# A title"
+SECTION = "(sec-a)=\n## A section"
+NAMES = ("01_a", "02_b", "03_c", "07_a")
 
 
 @pytest.fixture
 def project(tmp_path):
-    """An empty project with the tools of this one."""
-    for name in ("chapters", "attention_lib"):
-        (tmp_path / name).mkdir()
-    shutil.copytree(ROOT / "tools", tmp_path / "tools")
-    shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    return tmp_path
+    """An empty project with the tools of this one, in a path with a space."""
+    root = tmp_path / "a project"
+    for name in ("chapters", "attention_lib", "tools"):
+        (root / name).mkdir(parents=True)
+    for name in ("export", "execute", "alone"):
+        shutil.copy(ROOT / "tools" / f"{name}.py", root / "tools")
+    shutil.copy(ROOT / "pyproject.toml", root)
+    (root / "_toc.yml").write_text(
+        "".join(f"- file: chapters/{name}\n" for name in NAMES)
+    )
+    for name in NAMES:
+        write(root, name)
+    return root
 
 
 def write(project, name, *sources):
-    """Write a notebook; a source that starts with a label is text."""
+    """Write a notebook; a source that starts like a heading is text."""
     notebook = new_notebook(
         cells=[
             new_markdown_cell(source)
-            if source.startswith(("(", "#\x20", "##"))
-            and "|" not in source[:3]
+            if source.startswith(("(", "# ", "## "))
             else new_code_cell(source)
             for source in sources
         ]
@@ -61,54 +98,35 @@ def tool(project, name, *arguments):
     )
 
 
-ALPHA = '''#| export alpha
-"""First letters."""
-
-import math
-
-
-def root(x: float) -> float:
-    """Return the square root."""
-    return math.sqrt(x)
-'''
-BETA = '''#| export beta
-"""Second letters."""
+def exported(project, name):
+    done = tool(project, "export")
+    assert done.returncode == 0, done.stderr
+    return (project / "attention_lib" / f"{name}.py").read_text("utf-8")
 
 
-def twice(x: float) -> float:
-    """Return two roots."""
-    return 2 * root(x)
-'''
-TITLE = "(ch-a)=\n# A title"
-SECTION = "(sec-a)=\n## A section"
-
-
-def test_exported_code_is_a_formatted_module_with_its_public_names(project):
-    write(project, "01_a", TITLE, SECTION, ALPHA)
-    assert tool(project, "export").returncode == 0
-    text = (project / "attention_lib" / "alpha.py").read_text()
-    module = ast.parse(text)
-    assert ast.get_docstring(module) == "First letters."
+def test_exported_code_is_a_module_with_its_public_names(project):
+    write(project, "07_a", TITLE, "(sec-0)=\n## One", SECTION, ALPHA, BETA)
+    text = exported(project, "alpha")
+    assert ast.get_docstring(ast.parse(text)) == "First letters."
     assert '__all__ = [\n    "root",\n]' in text
-
-
-def test_a_docstring_ends_with_its_section(project):
-    write(project, "07_a", TITLE, "(sec-0)=\n## One", SECTION, ALPHA)
-    tool(project, "export")
-    text = (project / "attention_lib" / "alpha.py").read_text()
     assert "Built in :ref:`section 7.2 <sec-a>`." in text
+    assert "from attention_lib.alpha import root" in exported(project, "beta")
 
 
-def test_names_of_a_sister_module_are_imported(project):
-    write(project, "01_a", TITLE, SECTION, ALPHA, BETA)
-    tool(project, "export")
-    text = (project / "attention_lib" / "beta.py").read_text()
-    assert "from attention_lib.alpha import root" in text
+def test_several_notebooks_feed_one_module_in_the_order_of_the_contents(
+    project,
+):
+    write(project, "02_b", TITLE, SECTION, MORE)
+    write(project, "01_a", TITLE, SECTION, ALPHA)
+    module = ast.parse(exported(project, "alpha"))
+    assert ast.get_docstring(module) == "First letters."
+    functions = [n.name for n in module.body if isinstance(n, ast.FunctionDef)]
+    assert functions == ["root", "fourth"]
 
 
 def test_a_stale_module_fails_the_check_and_is_not_touched(project):
     write(project, "01_a", TITLE, SECTION, ALPHA)
-    tool(project, "export")
+    exported(project, "alpha")
     module = project / "attention_lib" / "alpha.py"
     assert tool(project, "export", "--check").returncode == 0
     module.write_text(module.read_text() + "\n")
@@ -117,10 +135,10 @@ def test_a_stale_module_fails_the_check_and_is_not_touched(project):
     assert module.read_text() == stale
 
 
-def test_a_module_without_a_chapter_fails_the_check(project):
+def test_a_written_module_without_a_chapter_fails_the_check(project):
     write(project, "01_a", TITLE, SECTION, ALPHA)
-    tool(project, "export")
-    (project / "attention_lib" / "orphan.py").write_text("")
+    exported(project, "alpha")
+    write(project, "01_a", TITLE)
     assert tool(project, "export", "--check").returncode == 1
 
 
@@ -128,43 +146,20 @@ def test_a_module_without_a_chapter_fails_the_check(project):
     ("chapters", "message"),
     [
         (
-            {"01_a": [TITLE, SECTION, ALPHA], "02_b": [TITLE, SECTION, ALPHA]},
-            "comes from 01_a.ipynb and from 02_b.ipynb",
-        ),
-        (
             {
                 "01_a": [TITLE, "from attention_lib.alpha import root"],
                 "02_b": [TITLE, SECTION, ALPHA],
             },
-            "01_a.ipynb imports attention_lib.alpha, which is exported by "
-            "02_b.ipynb",
+            "which it or a later chapter exports",
         ),
+        ({"01_a": [TITLE, "## No label", ALPHA]}, "has no label"),
+        ({"01_a": [TITLE, SECTION, MORE]}, "has no module docstring"),
         (
-            {"01_a": [TITLE, "## No label", ALPHA]},
-            "has no label",
-        ),
-        (
-            {
-                "01_a": [
-                    TITLE,
-                    SECTION,
-                    ALPHA.replace('"""First letters."""', ""),
-                ]
-            },
-            "has no module docstring",
-        ),
-        (
-            {
-                "01_a": [
-                    TITLE,
-                    SECTION,
-                    ALPHA.replace('"""Return the square root."""', ""),
-                ]
-            },
+            {"01_a": [TITLE, SECTION, re.sub(r' {4}""".*\n', "", ALPHA)]},
             "exported undocumented",
         ),
     ],
-    ids=["two sources", "later import", "no label", "no module", "no doc"],
+    ids=["later import", "no label", "no module", "no docstring"],
 )
 def test_export_refuses(project, chapters, message):
     for name, sources in chapters.items():
@@ -172,6 +167,11 @@ def test_export_refuses(project, chapters, message):
     done = tool(project, "export")
     assert done.returncode == 1
     assert message in " ".join(done.stderr.split())
+
+
+def test_what_is_read_is_what_is_imported():
+    done = tool(ROOT, "export", "--check")
+    assert done.returncode == 0, f"run: make export\n{done.stdout}"
 
 
 def test_a_second_execution_changes_nothing(project):
@@ -184,13 +184,11 @@ def test_a_second_execution_changes_nothing(project):
     )
     assert tool(project, "execute", "01").returncode == 0
     once = path.read_bytes()
-    assert tool(project, "execute").returncode == 0
+    assert tool(project, "execute", "01").returncode == 0
     assert path.read_bytes() == once
     notebook = nbformat.read(path, as_version=4)
     assert [cell.id for cell in notebook.cells] == [
-        "cell-0",
-        "cell-1",
-        "cell-2",
+        f"cell-{number}" for number in range(3)
     ]
     assert notebook.cells[2].outputs[0].text == "a\nb\n"
 
@@ -201,101 +199,13 @@ def test_execution_names_a_chapter_that_is_not_there(project):
     assert "no chapter starts with 99" in done.stdout
 
 
-MODULES = sorted(
-    path.stem
-    for path in (ROOT / "attention_lib").glob("*.py")
-    if path.stem != "__init__"
-)
-
-
-@pytest.mark.parametrize("name", MODULES)
-def test_a_module_is_documented_and_links_back(name):
-    path = ROOT / "attention_lib" / f"{name}.py"
-    module = ast.parse(path.read_text("utf-8"))
-    assert ast.get_docstring(module)
-    for node in module.body:
-        if isinstance(
-            node, ast.FunctionDef | ast.ClassDef
-        ) and not node.name.startswith("_"):
-            assert re.search(
-                r"Built in :ref:`section [\d.]+ <[\w-]+>`\.$",
-                ast.get_docstring(node),
-            ), node.name
-
-
-def test_the_version_is_a_version():
-    assert re.fullmatch(r"\d+\.\d+\.\d+", attention_lib.__version__)
-
-
-def test_mathematics_is_set_while_building():
-    extension = load("sphinx_ext/attention_book")
-    html = extension.render_math(r"\Q{\mathbf q}^\top", display=True)
-    assert 'class="enclosing query"' in html
-    assert "<math" in html
-
-
-def test_printed_tables_keep_their_columns_and_prose_folds():
-    is_prose = load("sphinx_ext/narrow").is_prose
-    assert is_prose(
-        "mat1 and mat2 cannot be multiplied (1x2 and 3x3), [0.5]\n"
-    )
-    assert is_prose(
-        "0.25\n01-shift: correct. Checked: one sentence, two with padding,\n"
-        "  and the argument, which must be [unchanged].\n"
-    )
-    for table in (
-        "this is a row of a table    0.25  0.50  0.75\nand another  0.5\n",
-        "32 key heads: 512 KiB for a token, 8.00 GiB\n1 key head: 16 KiB\n",
-        "tensor([[0.4011, 0.1978],\n"
-        "        [0.1978, 0.4011]], dtype=torch.float64)",
-    ):
-        assert not is_prose(table)
-
-
-def test_a_folding_line_keeps_its_text_and_its_indentation():
-    fold_line = load("sphinx_ext/narrow").fold_line
-    line = fold_line('<span class="sd">    a &lt; b</span>')
-    assert line == (
-        '    <span class="line" style="--in:4">'
-        '<span class="sd">a &lt; b</span></span>'
-    )
-    assert fold_line("") == ""
-    prompt = '<span class="gp">&gt;&gt;&gt; </span>'
-    assert fold_line(f"{prompt}x") == (
-        f'{prompt}<span class="line" style="--in:4">x</span>'
-    )
-    long = "first(" + 20 * "a" + "." + 20 * "b" + ")"
-    assert re.sub("<wbr>", "", fold_line(long)) == (
-        f'<span class="line">{long}</span>'
-    )
-    assert fold_line(long).count("<wbr>") == 2
-    with pytest.raises(Exception, match="runs over the end"):
-        fold_line('<span class="sd">open')
-
-
-def test_a_wide_picture_is_framed_with_the_link_around_it(tmp_path):
-    """Sphinx puts the end of a link on a line of its own."""
-    narrow = load("sphinx_ext/narrow")
-    drawing = tmp_path / "wide.svg"
-    drawing.write_text('<svg width="600pt" height="90pt"></svg>')
-    link = '<a class="reference internal image-reference" href="wide.svg">'
-    page = f'<p>{link}<img alt="A" src="_images/wide.svg" />\n</a></p>'
-    framed = narrow.PICTURE.sub(
-        lambda match: narrow.frame(match, {"wide.svg": drawing}), page
-    )
-    assert framed.startswith('<p><div class="wide-figure')
-    assert framed.endswith("</a></div></p>")
-    assert '<img width="800" height="120" alt="A"' in framed
-
-
 def test_a_chapter_is_compared_alone_outside_the_repository(project):
     """It finds the installed package, and nothing of the repository."""
     write(project, "01_a", TITLE, SECTION, ALPHA)
-    tool(project, "export")
+    exported(project, "alpha")
     package = project / "attention_lib"
     (package / "__init__.py").write_text('__version__ = "0.0.1"\n')
     (project / "README.md").write_text("A package.\n")
-    (project / "LICENSE").write_text("MIT\n")
     (project / "pyproject.toml").write_text(
         '[build-system]\nrequires = ["setuptools"]\n'
         'build-backend = "setuptools.build_meta"\n'
@@ -309,6 +219,7 @@ def test_a_chapter_is_compared_alone_outside_the_repository(project):
     for name, cell, printed in (
         ("02_b", uses, "2.0\n"),
         ("03_c", reads, "A package.\n"),
+        ("07_a", uses, "3.0\n"),
     ):
         path = write(project, name, cell)
         notebook = nbformat.read(path, as_version=4)
@@ -317,21 +228,46 @@ def test_a_chapter_is_compared_alone_outside_the_repository(project):
             new_output("stream", name="stdout", text=printed)
         ]
         nbformat.write(notebook, path)
-    done = tool(project, "alone", "-q", "-k", "02 or 03")
+    before = sorted(project.iterdir())
+    done = tool(project, "alone", "-q", "-k", "02 or 03 or 07")
     assert done.returncode == 1, done.stdout + done.stderr
-    failed = set(
-        re.findall(r"^FAILED \S*?(\d\d_\w)\.ipynb", done.stdout, re.M)
+    failed = re.findall(r"^FAILED \S*?(\d\d_\w)\.ipynb", done.stdout, re.M)
+    assert set(failed) == {"03_c", "07_a"}, done.stdout
+    assert sorted(project.iterdir()) == before, "it leaves nothing behind"
+
+
+@pytest.mark.parametrize("name", listings.public_names())
+def test_a_stable_name_has_an_example_and_leads_back_to_its_section(name):
+    value = getattr(attention_lib, name)
+    assert re.search(r"^ *>>> ", value.__doc__, re.MULTILINE)
+    path = ROOT / f"{value.__module__.replace('.', '/')}.py"
+    if path.read_text("utf-8").startswith("# Written by tools/export.py"):
+        assert re.search(r"section \d+(\.\d+)? <[\w-]+>", value.__doc__)
+
+
+def test_a_changed_module_is_tested_by_its_own_tests_and_else_by_all():
+    everything = changed.EVERYTHING
+    assert changed.tests_of("attention_lib/masks.py") == (
+        "tests/library/test_masks.py"
     )
-    assert failed == {"03_c"}, done.stdout
-    assert sorted(path.name for path in project.iterdir()) == [
-        "LICENSE",
-        "README.md",
-        "attention_lib",
-        "chapters",
-        "pyproject.toml",
-        "tests",
-        "tools",
-    ], "it leaves nothing behind"
+    assert changed.tests_of("attention_lib/unheard_of.py") == everything
+    assert changed.tests_of("tests/conftest.py") == everything
+    assert changed.tests_of("chapters/02_attention_by_hand.ipynb") is None
+
+
+def test_mathematics_is_set_while_building():
+    html = attention_book.render_math(r"\Q{\mathbf q}^\top", display=True)
+    assert 'class="enclosing query"' in html
+    assert "<math" in html
+
+
+def test_the_live_figures_are_what_their_source_makes():
+    stale = [
+        path.name
+        for path, text in charts.specifications().items()
+        if not path.exists() or path.read_text("utf-8") != text
+    ]
+    assert stale == [], "run: .venv/bin/python tools/charts.py"
 
 
 LOG = """
@@ -347,34 +283,94 @@ Underfull \\hbox (badness 10000) in paragraph at lines 5--6
 
 
 def test_what_a_reader_of_the_pdf_would_see_is_a_fault():
-    faults = load("print_book").read_faults(LOG)
+    faults = print_book.read_faults(LOG)
     assert len(faults) == 3
-    assert "eq-missing" in faults[0]
-    assert "猫" in faults[1]
-    assert "40.5" in faults[2]
-    assert load("print_book").read_faults("This is XeTeX") == []
+    for fault, word in zip(faults, ("eq-missing", "猫", "40.5"), strict=True):
+        assert word in fault
 
 
 def test_the_printed_book_has_the_sites_contents_and_the_solutions():
-    tool = load("print_book")
     site = yaml.safe_load((ROOT / "_toc.yml").read_text("utf-8"))
-    assert tool.SOLUTIONS not in str(site)
-    printed = tool.contents()
-    assert printed["parts"][-1]["chapters"].pop(0) == {"file": tool.SOLUTIONS}
+    printed = print_book.contents()
+    first = printed["parts"][-1]["chapters"].pop(0)
+    assert first == {"file": print_book.SOLUTIONS}
     assert printed == site
 
 
-@pytest.mark.parametrize("name", ["print_book", "tex"])
-@pytest.mark.parametrize("kinds", [[], ["docx"], ["pdf", "all"]])
-def test_a_kind_of_book_that_there_is_not_is_refused(name, kinds):
-    tool = [sys.executable, str(ROOT / "tools" / f"{name}.py")]
-    done = subprocess.run([*tool, *kinds], capture_output=True, text=True)
-    assert done.returncode == 2
-    assert "pdf epub" in done.stdout
+def test_what_is_missing_is_said_in_one_line(monkeypatch, capsys):
+    """Nobody but root and continuous integration is surprised by sudo."""
+    calls = []
+    monkeypatch.setattr(need, "CI", False)
+    monkeypatch.setattr(need.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(need, "missing", lambda kinds: {"xelatex": "tex"})
+    monkeypatch.setattr(need.subprocess, "run", calls.append)
+    monkeypatch.setattr(need.shutil, "which", lambda name: "/usr/bin/apt-get")
+    monkeypatch.setattr(sys, "argv", ["need.py", "pdf"])
+    assert need.main() == 0
+    assert "sudo apt-get install --yes" in capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", ["need.py", "--must", "pdf"])
+    assert need.main() == 1
+    monkeypatch.setattr(need, "CI", True)
+    monkeypatch.setattr(sys, "argv", ["need.py", "pdf"])
+    monkeypatch.setattr(
+        need.subprocess, "run", lambda *a, **b: calls.append(a)
+    )
+    assert need.main() == 1, "it was tried, and is still missing"
+    assert len(calls) == 1
 
 
-def test_an_epub_needs_no_tex(monkeypatch):
-    tool = load("tex")
-    monkeypatch.setattr(tool.shutil, "which", lambda name: None)
-    assert set(tool.missing(["epub"]).values()) == {"librsvg2-bin"}
-    assert "texlive-xetex" in tool.missing(["pdf", "epub"]).values()
+def test_workflows_are_linted(tmp_path):
+    zizmor = [str(Path(sys.executable).with_name("zizmor")), "--offline"]
+    done = subprocess.run(
+        [*zizmor, "--quiet", str(ROOT / ".github")],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout
+    text = (ROOT / ".github" / "workflows" / "tests.yml").read_text("utf-8")
+    for mistake, right in (
+        ("runs-onn:", "runs-on:"),
+        ("${{ github.head_ref }}", ".ci/run"),
+    ):
+        assert right in text
+        (tmp_path / "bad.yml").write_text(text.replace(right, mistake))
+        done = subprocess.run(
+            [*zizmor, str(tmp_path / "bad.yml")], capture_output=True
+        )
+        assert done.returncode != 0, mistake
+
+
+def test_the_repositorys_address_is_set_everywhere_by_one_command(tmp_path):
+    files = subprocess.run(
+        ["git", "ls-files", "-z", "--", ".", ":!tests", ":!tools"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout.split("\0")[:-1]  # fmt: skip
+    script = "tools/set_repository.py"
+    for name in (*files, script):
+        if not (ROOT / name).exists():
+            continue
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    for command in (["git", "init", "-q"], ["git", "add", "-Af"]):
+        subprocess.run(command, cwd=tmp_path, check=True)
+
+    def owners():
+        named = r"(?:github\.com/([\w-]+)|//([\w-]+)\.github\.io)/attention-c"
+        return {
+            "".join(found)
+            for name in files
+            if (tmp_path / name).is_file()
+            for found in re.findall(
+                named, (tmp_path / name).read_text("utf-8", "ignore")
+            )
+        }
+
+    assert len(owners()) == 1, "one address, everywhere the same"
+    new = "https://github.com/some-owner/some.name"
+    for wrong in ("https://gitlab.com/owner/name", new + "/tree"):
+        assert tool(tmp_path, "set_repository", wrong).returncode == 1
+    assert tool(tmp_path, "set_repository", new).returncode == 0
+    assert owners() == set()
+    readme = (tmp_path / "README.md").read_text("utf-8")
+    assert f"git clone {new} attention-course" in readme
+    assert "<https://some-owner.github.io/some.name>" in readme

@@ -1,27 +1,30 @@
-"""The style of the figures."""
+"""The style of the book's figures, bands of runs, drawings of shapes."""
 
 import __future__
 
-import ast
 import io
 import json
 import re
-import subprocess
+import symtable
 import sys
 import types
 from pathlib import Path
 
 import matplotlib as mpl
+import matplotlib.pyplot as plt
+import nbformat
 import numpy as np
 import pytest
-from drawing import arrows, assert_tidy, boxes, grids
+from drawing import assert_tidy
+from nbclient import NotebookClient
 
 from attention_lib.course.figures import (
     COLORS,
     plot_with_spread,
+    show_flow,
+    show_shapes,
     use_book_style,
 )
-from attention_lib.plotting import show_flow
 
 mpl.use("Agg")
 
@@ -32,48 +35,63 @@ ROOT = Path(__file__).resolve().parents[2]
 def _own_settings():
     with mpl.rc_context():
         yield
-    import matplotlib.pyplot as plt
-
     plt.close("all")
 
 
 def figure():
-    import matplotlib.pyplot as plt
-
     use_book_style()
     fig, ax = plt.subplots()
-    plot_with_spread(ax, [1, 2, 4], [[1, 2, 3], [3, 2, 1]], label="runs")
+    plot_with_spread(
+        ax, [1, 2, 4], [[0.1, 0.2, 0.3], [0.3, 0.2, 0.1]], label="a"
+    )
     ax.legend()
     return fig, ax
 
 
-def test_query_key_and_value_have_their_colours():
-    assert COLORS["query"] == "#0072B2"
-    assert COLORS["key"] == "#D55E00"
-    assert COLORS["value"] == "#009E73"
+# The style
 
 
-def test_colours_are_distinct_and_well_formed():
-    assert len(set(COLORS.values())) == len(COLORS)
-    assert all(re.fullmatch("#[0-9A-F]{6}", c) for c in COLORS.values())
-
-
-def test_no_line_takes_a_reserved_colour_by_itself():
+def test_no_line_takes_the_colour_of_query_key_or_value_by_itself():
     use_book_style()
     cycle = mpl.rcParams["axes.prop_cycle"].by_key()["color"]
     assert not {COLORS[role] for role in ("query", "key", "value")} & {*cycle}
     assert len(set(cycle)) == len(cycle) >= 5
+    assert len(set(COLORS.values())) == len(COLORS)
 
 
-def test_the_same_figure_is_the_same_file():
+def test_the_same_figure_is_the_same_file_whatever_a_reader_has_set():
     files = []
-    for _ in range(2):
+    for settings in ({}, {"axes.grid": True, "lines.linewidth": 9}):
+        mpl.rcParams.update(settings)
         fig, _ = figure()
-        file = io.BytesIO()
-        fig.savefig(file, format="svg", metadata={"Date": None})
-        files.append(file.getvalue())
-    assert files[0] == files[1]
-    assert b"<dc:date>" not in files[0]
+        files.append(io.BytesIO())
+        fig.savefig(files[-1], format="svg", metadata={"Date": None})
+    assert files[0].getvalue() == files[1].getvalue()
+    assert b"<dc:date>" not in files[0].getvalue()
+
+
+def test_a_readers_settings_come_back_and_the_backend_stays():
+    mpl.rcParams["axes.grid"] = True
+    backend = mpl.get_backend()
+    with mpl.rc_context():
+        use_book_style()
+        assert not mpl.rcParams["axes.grid"]
+    assert mpl.rcParams["axes.grid"]
+    assert mpl.get_backend() == backend
+
+
+def test_a_notebook_shows_its_figures_whatever_the_backend(monkeypatch):
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    code = (
+        "import matplotlib.pyplot as plt\n"
+        "from attention_lib.course.figures import use_book_style\n"
+        "use_book_style(); plt.plot([1, 2]); plt.show()"
+    )
+    cell = nbformat.v4.new_code_cell(code)
+    notebook = nbformat.v4.new_notebook(cells=[cell])
+    NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+    (shown,) = cell.outputs
+    assert "image/svg+xml" in shown.data
 
 
 def test_figures_are_transparent_and_no_text_is_below_nine_points():
@@ -83,40 +101,33 @@ def test_figures_are_transparent_and_no_text_is_below_nine_points():
     assert min(text.get_fontsize() for text in texts) >= 9
 
 
+# Bands of runs
+
+
 def test_the_line_is_the_mean_and_the_dots_are_the_runs():
     _, ax = figure()
     mean, *runs = ax.get_lines()
-    np.testing.assert_allclose(mean.get_ydata(), [2, 2, 2])
-    np.testing.assert_allclose(runs[0].get_ydata(), [1, 2, 3])
-    np.testing.assert_allclose(runs[1].get_ydata(), [3, 2, 1])
+    np.testing.assert_allclose(mean.get_ydata(), [0.2, 0.2, 0.2])
+    np.testing.assert_allclose(runs[0].get_ydata(), [0.1, 0.2, 0.3])
     band = ax.collections[0].get_paths()[0].vertices
-    assert (band[:, 1].min(), band[:, 1].max()) == (1, 3)
+    assert (band[:, 1].min(), band[:, 1].max()) == (0.1, 0.3)
     assert {line.get_color() for line in ax.get_lines()} == {mean.get_color()}
+    assert [t.get_text() for t in ax.get_legend().get_texts()] == ["a"]
 
 
-def test_only_the_mean_is_in_the_legend():
-    _, ax = figure()
-    assert [t.get_text() for t in ax.get_legend().get_texts()] == ["runs"]
-
-
-@pytest.mark.parametrize("runs", [[1, 2, 3], [[1, 2], [3, 4]]])
-def test_runs_of_a_wrong_shape_are_refused(runs):
-    import matplotlib.pyplot as plt
-
+def test_shares_of_sentences_have_the_error_of_a_binomial():
+    """Two standard errors, each way: 95 of 100 draws of the test set."""
     _, ax = plt.subplots()
-    with pytest.raises(ValueError, match=r"runs must have .* got shape \("):
-        plot_with_spread(ax, [1, 2, 3], runs, label="runs")
-
-
-def test_the_style_can_be_set_outside_jupyter_and_twice():
-    code = (
-        "from attention_lib.course.figures import use_book_style as use;"
-        "use(); use();"
-        "import matplotlib as mpl;"
-        "assert mpl.rcParams['svg.hashsalt'] == 'attention'"
+    runs = np.random.default_rng(0).binomial(200, 0.7, (2000, 1)) / 200
+    plot_with_spread(ax, [1], runs, label="a", sentences=200)
+    *_, bars = ax.collections
+    ((_, low), (_, high)) = bars.get_segments()[0]
+    assert np.mean((low <= runs) & (runs <= high)) == pytest.approx(
+        0.95, abs=0.02
     )
-    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
 
+
+# Flows
 
 SHAPES = {
     "query": ("B", "Tq", "d_k"),
@@ -139,15 +150,11 @@ CELLS = {"query": (3, 2), "key": (4, 2), "scores": (3, 4, 5), "total": (6,)}
 
 @pytest.mark.parametrize("cells", [None, CELLS])
 @pytest.mark.parametrize("beside", [False, True])
-def test_a_flow_is_tidy(cells, beside):
+def test_a_flow_is_tidy_and_names_everything(cells, beside):
     use_book_style()
     places = {name: (1.5 * x, y) for name, (x, y) in PLACES.items()}
     ax = show_flow(SHAPES, places, STEPS, cells=cells, beside=beside)
     assert_tidy(ax)
-
-
-def test_a_flow_names_tensors_with_their_shapes_and_operations():
-    ax = show_flow(SHAPES, PLACES, STEPS)
     assert [text.get_text() for text in ax.texts] == [
         "query\n(B, Tq, d_k)",
         "key\n(B, Tk, d_k)",
@@ -156,127 +163,42 @@ def test_a_flow_names_tensors_with_their_shapes_and_operations():
         "@",
         "a sum over\nall pairs",
     ]
-    assert not grids(ax)
-    numbers = show_flow({"scores": (2, 0)}, {"scores": (0.0, 0.0)}, [])
-    assert numbers.texts[0].get_text() == "scores\n(2, 0)"
-
-
-@pytest.mark.parametrize("beside", [False, True])
-def test_a_tensor_has_the_colour_of_its_role(beside):
-    """As a word of its name, in the text and in the frame of the grid."""
-    names = ["mapped query", "key", "value heads", "keyboard"]
-    ax = show_flow(
-        dict.fromkeys(names, ("T",)),
-        {name: (0.0, float(number)) for number, name in enumerate(names)},
-        [],
-        cells=dict.fromkeys(names, (1,)),
-        beside=beside,
-    )
-    roles = [COLORS["query"], COLORS["key"], COLORS["value"]]
-    texts = [text.get_color() for text in ax.texts]
-    assert texts == [*roles, COLORS["black"]]
-    frames = [mpl.colors.to_hex(p.get_edgecolor()) for p in ax.patches]
-    assert frames == [color.lower() for color in (*roles, COLORS["grey"])]
-
-
-def test_a_grid_is_drawn_to_scale_with_a_sheet_for_the_third_axis():
-    """The same cell everywhere: sizes can be compared by eye."""
-    ax = show_flow(SHAPES, PLACES, STEPS, cells=CELLS)
-    sheets = grids(ax)
-    assert len(sheets) == 1 + 1 + 5 + 1
-    sizes = [(sheet.get_height(), sheet.get_width()) for sheet in sheets]
-    cell = sizes[-1][0]
-    expected = [(3, 2), (4, 2), *[(3, 4)] * 5, (1, 6)]
-    np.testing.assert_allclose(sizes, cell * np.array(expected))
-    for positions in zip(*(s.get_xy() for s in sheets[2:7]), strict=True):
-        assert len(set(positions)) == 5, "each sheet is moved both ways"
-    lines = [len(group.get_segments()) for group in ax.collections]
-    assert lines == [1, 2, 1, 3, 3, 2, 5, 0], "lines between the cells"
-
-
-def test_one_inch_of_a_flow_is_one_inch_of_the_figure():
-    use_book_style()
-    ax = show_flow(SHAPES, PLACES, STEPS, cells=CELLS)
-    ax.figure.canvas.draw()
+    colors = [COLORS[name] for name in ("query", "key", "black", "black")]
+    assert [text.get_color() for text in ax.texts[:4]] == colors
     inch = ax.transData.transform([(0, 0), (1, 1)]) / ax.figure.dpi
-    np.testing.assert_allclose(abs(inch[1] - inch[0]), 1, rtol=1e-6)
-    assert inch[1][1] < inch[0][1], "downwards"
+    np.testing.assert_allclose(inch[1] - inch[0], (1, -1), rtol=1e-6)
 
 
-def test_every_tensor_of_a_step_has_an_arrow_to_its_box():
-    """And the box one to what comes out of it, which lies below."""
-    ax = show_flow(SHAPES, PLACES, STEPS, cells=CELLS)
-    first, second = boxes(ax)
-    starts = {name: PLACES[name][0] for name in PLACES}
-    out, left, right, out_again, down = arrows(ax)
-    assert left[0][0] == starts["query"]
-    assert right[0][0] == starts["key"]
-    assert left[-1][0] == pytest.approx(first.x0), "into the left side"
-    assert right[-1][0] == pytest.approx(first.x1), "into the right side"
-    for line in (left, right):
-        assert first.y0 < line[-1][1] < first.y1
-        assert line[1][0] == line[0][0], "down first"
-    assert down[0][0] == down[-1][0] == starts["scores"], "straight"
-    assert down[-1][1] == pytest.approx(second.y0), "into the upper side"
-    for line, box, name in (
-        (out, first, "scores"),
-        (out_again, second, "total"),
-    ):
-        assert line[0][1] == pytest.approx(box.y1)
-        assert line[-1][0] == starts[name]
-        assert box.y1 < line[-1][1] <= PLACES[name][1]
-
-
-def test_a_flow_is_drawn_where_it_is_asked_to():
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(1, 2, figsize=(6, 5))
-    assert show_flow(SHAPES, PLACES, STEPS, ax=axes[1]) is axes[1]
+def test_the_flow_of_heads_has_room_for_the_shapes_of_a_large_layer():
+    roles, large = ("query", "key", "value"), (64, 16, 4096, 128)
+    wide = dict.fromkeys((*roles, "merged", "output"), (64, 4096, 2048))
+    wide |= dict.fromkeys(("scores", "weights", "context"), large)
+    wide |= {f"{name} heads": large for name in roles}
+    _, axes = plt.subplots(1, 2, figsize=(9, 8))
+    ax = show_shapes(wide, ax=axes[1])
+    assert ax is axes[1]
     assert not axes[0].texts
-    assert tuple(figure.get_size_inches()) == (6, 5)
-    figure.canvas.draw()
-    (x0, y0), (x1, y1) = axes[1].transData.transform([(0, 0), (1, 1)])
-    assert x1 - x0 == pytest.approx(y0 - y1), "cells stay square"
-    assert len(plt.get_fignums()) == 1
-
-
-@pytest.mark.plain
-def test_what_is_no_flow_is_refused_by_name():
-    with pytest.raises(ValueError, match=r"places .* query, key.* of query$"):
-        show_flow(SHAPES, {"query": (0.0, 0.0)}, STEPS)
-    with pytest.raises(ValueError, match=r"steps names weights"):
-        show_flow(SHAPES, PLACES, [(["query"], "@", "weights")])
-    with pytest.raises(ValueError, match=r"cells names weights"):
-        show_flow(SHAPES, PLACES, STEPS, cells={"weights": (1, 2)})
+    texts = [text.get_text() for text in ax.texts]
+    assert "scores\n(64, 16, 4096, 128)" in texts
+    assert_tidy(show_shapes(wide))
 
 
 # The flows of the chapters
 
 
-def names_in(tree):
-    """The names that some code makes, and others that it reads."""
-    made, read = set(), set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name):
-            (read if isinstance(node.ctx, ast.Load) else made).add(node.id)
-        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
-            made.add(node.name)
-        elif isinstance(node, ast.arg):
-            made.add(node.arg)
-        elif isinstance(node, ast.ImportFrom | ast.Import):
-            made |= {alias.asname or alias.name for alias in node.names}
+def names(cell):
+    """The names that a cell makes, and others that it reads."""
+    top = symtable.symtable(cell, "cell", "exec")
+    made = {s.get_name() for s in top.get_symbols() if s.is_local()}
+    read, tables = set(), [top]
+    for table in tables:
+        tables += table.get_children()
+        read |= {
+            symbol.get_name()
+            for symbol in table.get_symbols()
+            if symbol.is_referenced() and symbol.is_global()
+        }
     return made, read - made
-
-
-def names_from(tree):
-    """The names that other cells can use: none from inside a function."""
-    made = set()
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            made.add(node.name)
-        else:
-            made |= names_in(node)[0]
-    return made
 
 
 def cells_before(cells, number):
@@ -284,13 +206,12 @@ def cells_before(cells, number):
 
     Each name is looked for upwards, in the nearest cell that makes it.
     """
-    trees = [ast.parse(cell) for cell in cells]
     needed, open_ = {number}, {number}
     while open_:
         current = open_.pop()
-        _, missing = names_in(trees[current])
+        _, missing = names(cells[current])
         for above in range(current - 1, -1, -1):
-            made = names_from(trees[above])
+            made, _ = names(cells[above])
             if missing & made:
                 open_ |= {above} - needed
                 needed.add(above)
@@ -316,8 +237,6 @@ def flows():
 @pytest.mark.parametrize(("cells", "number"), [*flows()])
 def test_the_flows_of_the_chapters_are_tidy(cells, number, monkeypatch):
     """As they stand there, each with the cells that it needs."""
-    import matplotlib.pyplot as plt
-
     monkeypatch.setattr(plt, "show", lambda: None)
     use_book_style()
     module = types.ModuleType("chapter")
@@ -330,9 +249,3 @@ def test_the_flows_of_the_chapters_are_tidy(cells, number, monkeypatch):
     assert figure.get_figwidth() <= 5, "too wide for a phone"
     for ax in figure.axes:
         assert_tidy(ax)
-
-
-def test_every_mechanism_has_its_flow():
-    chapters = [flow.id.split("_")[0] for flow in flows()]
-    assert {"01", "02", "03", "05", "06"} <= set(chapters)
-    assert chapters.count("03") == 2

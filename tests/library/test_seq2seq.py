@@ -2,13 +2,10 @@
 
 import itertools
 import math
-import os
 import random
-import subprocess
 import sys
-import time
 import types
-from importlib.machinery import ModuleSpec
+from dataclasses import replace
 
 import pytest
 import torch
@@ -19,458 +16,365 @@ from torch import nn
 from attention_lib.course.corpus import (
     BOS,
     CHINESE,
-    ENGLISH,
     EOS,
     PAD,
+    Pair,
     make_batch,
     make_pair,
     sample_pairs,
 )
 from attention_lib.course.evaluation import (
     evaluate,
+    evaluate_alignment,
     evaluate_by_clauses,
     score_translations,
 )
+from attention_lib.course.models import attention_model, fixed_vector_model
 from attention_lib.course.search import beam_search, greedy_decode, translate
 from attention_lib.course.training import run_parallel, train, train_run
-from attention_lib.seq2seq import (
-    Decoder,
-    Encoder,
-    FixedVectorDecoder,
-    Memory,
-    Seq2Seq,
-    fixed_vector_model,
-    index_batch,
-)
+from attention_lib.scores import AdditiveScore, dot_score
+from attention_lib.seq2seq import Decoder, Seq2Seq
 
-lengths_of_batch = st.lists(st.integers(1, 7), min_size=1, max_size=4)
-
-
-def random_source(lengths, words=9):
-    rows = [
-        torch.randint(3, words, (length,)).tolist() + [PAD] * 7
-        for length in lengths
-    ]
-    width = max(lengths)
-    return torch.tensor([row[:width] for row in rows]), torch.tensor(lengths)
+MODELS = {
+    "fixed": lambda: fixed_vector_model(8, 4),
+    "narrow": lambda: fixed_vector_model(8, 4, context_dim=3),
+    "both ways": lambda: fixed_vector_model(8, 4, bidirectional=True),
+    "output": lambda: attention_model(dot_score, hidden_dim=8),
+    "input": lambda: attention_model(
+        AdditiveScore(8, 8, 5), hidden_dim=8, context_at="input"
+    ),
+}
+each_model = pytest.mark.parametrize("kind", MODELS)
 
 
-def small_model(words=6, *, bidirectional=False):
+def build(kind):
     """A random model that decides clearly, for searches."""
-    torch.manual_seed(words)
-    model = Seq2Seq(
-        Encoder(9, 4, 5, bidirectional=bidirectional),
-        FixedVectorDecoder(words, 3, 7, context_dim=5),
-    ).double()
+    torch.manual_seed(1)
+    model = MODELS[kind]().double()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(3)
     return model
 
 
-# --- encoder ---------------------------------------------------------------
-
-
-@pytest.mark.parametrize("bidirectional", [False, True])
-@given(lengths=lengths_of_batch)
-def test_a_padded_batch_gives_what_single_sentences_give(
-    bidirectional, lengths
-):
-    encoder = Encoder(9, 4, 5, bidirectional=bidirectional).double()
-    source, sizes = random_source(lengths)
-    together = encoder(source, sizes)
-    assert together.states.shape[-1] == encoder.state_dim
-    for row, length in enumerate(lengths):
-        alone = encoder(source[row : row + 1, :length], sizes[row : row + 1])
-        torch.testing.assert_close(
-            together.states[row, :length], alone.states[0]
+def run(model, batch):
+    """Logits under teacher forcing, and weights if there are any."""
+    memory = model.encoder(batch.source, batch.source_lengths)
+    found = [model.decoder(batch.target_input, memory)]
+    if hasattr(model.decoder, "attention_weights"):
+        found.append(
+            model.decoder.attention_weights(batch.target_input, memory)
         )
-        torch.testing.assert_close(together.final[row], alone.final[0])
+    return found
 
 
-@pytest.mark.parametrize("bidirectional", [False, True])
-def test_gradients_of_a_padded_batch_are_those_of_single_sentences(
-    bidirectional,
+# --- padding ---------------------------------------------------------------
+
+
+@each_model
+@settings(max_examples=8)
+@given(seed=st.integers(0, 99), clauses=st.integers(1, 3))
+def test_a_sentence_gets_the_same_alone_and_in_a_padded_batch(
+    kind, seed, clauses
 ):
-    model = small_model(bidirectional=bidirectional)
-    source, sizes = random_source([2, 6, 4])
-    target = torch.randint(3, 6, (3, 5))
-
-    def gradients(rows):
-        model.zero_grad()
-        for row in rows:
-            longest = int(sizes[row].max())
-            model(
-                source[row, :longest], sizes[row], target[row]
-            ).sum().backward()
-        return [p.grad.clone() for p in model.parameters()]
-
-    together = gradients([slice(0, 3)])
-    alone = gradients([slice(i, i + 1) for i in range(3)])
-    for ours, theirs in zip(together, alone, strict=True):
-        torch.testing.assert_close(ours, theirs)
-
-
-@pytest.mark.parametrize("bidirectional", [False, True])
-def test_what_stands_in_the_padding_has_no_influence(bidirectional):
-    encoder = Encoder(9, 4, 5, bidirectional=bidirectional)
-    source, sizes = random_source([2, 5])
-    other = source.clone()
-    other[0, 2:] = 8
-    for ours, theirs in zip(
-        encoder(source, sizes), encoder(other, sizes), strict=True
-    ):
-        assert torch.equal(ours, theirs)
-
-
-def test_memory_marks_words_and_holds_zeros_at_padding():
-    memory = Encoder(9, 4, 5)(*random_source([2, 5, 1]))
-    assert memory.mask.sum(-1).flatten().tolist() == [2, 5, 1]
+    model = build(kind)
+    pairs = sample_pairs(4, clauses=(1, clauses), seed=seed)
+    batch = make_batch(pairs)
+    memory = model.encoder(batch.source, batch.source_lengths)
     assert not memory.states[~memory.mask[:, 0]].any()
+    together = run(model, batch)
+    for row, pair in enumerate(pairs):
+        one = make_batch([pair])
+        words, length = one.target_input.shape[1], one.source.shape[1]
+        for ours, alone in zip(together, run(model, one), strict=True):
+            ours = ours[row, :words, : alone.shape[-1]]
+            torch.testing.assert_close(ours, alone[0])
+        final = model.encoder(one.source, one.source_lengths).final
+        torch.testing.assert_close(memory.final[row], final[0])
+        for weights in together[1:]:
+            assert not weights[row, :, length:].any()
 
 
-def test_the_final_vector_is_the_state_after_the_last_word():
-    source, sizes = random_source([2, 5, 1])
-    memory = Encoder(9, 4, 5)(source, sizes)
-    last = memory.states[torch.arange(3), sizes - 1]
-    assert torch.equal(memory.final, last)
+# --- the interface of a decoder --------------------------------------------
 
 
-def test_both_directions_end_in_one_vector_of_the_width_asked_for():
-    encoder = Encoder(9, 4, 5, bidirectional=True)
-    memory = encoder(*random_source([2, 4]))
-    assert memory.states.shape == (2, 4, encoder.state_dim) == (2, 4, 10)
-    assert memory.final.shape == (2, encoder.final_dim) == (2, 5)
-
-
-# --- decoders --------------------------------------------------------------
-
-
-def test_reading_at_once_equals_reading_word_by_word():
-    model = small_model()
-    memory = model.encoder(*random_source([2, 6, 1]))
-    target = torch.randint(0, 6, (3, 4))
+@each_model
+def test_reading_at_once_equals_reading_word_by_word(kind):
+    model, batch = build(kind), make_batch(sample_pairs(3, clauses=(1, 2)))
+    memory = model.encoder(batch.source, batch.source_lengths)
     torch.testing.assert_close(
-        model.decoder(target, memory),
-        Decoder.forward(model.decoder, target, memory),
+        model.decoder(batch.target_input, memory),
+        Decoder.forward(model.decoder, batch.target_input, memory),
     )
 
 
-def test_a_word_changes_no_logits_before_it():
-    model = small_model()
-    source, sizes = random_source([3, 5])
-    target = torch.randint(0, 6, (2, 6))
-    changed = target.clone()
-    changed[:, 3] = (changed[:, 3] + 1) % 6
-    before, after = (model(source, sizes, t) for t in (target, changed))
-    assert torch.equal(before[:, :3], after[:, :3])
-    assert not torch.allclose(before[:, 3:], after[:, 3:])
+@each_model
+def test_a_word_changes_nothing_before_it(kind):
+    model, batch = build(kind), make_batch(sample_pairs(3, clauses=(1, 2)))
+    changed = batch.target_input.clone()
+    changed[:, 3:] = (changed[:, 3:] + 5) % len(CHINESE)
+    before, after = (
+        run(model, replace(batch, target_input=words))
+        for words in (batch.target_input, changed)
+    )
+    for ours, theirs in zip(before, after, strict=True):
+        assert torch.equal(ours[:, :3], theirs[:, :3])
+        assert not torch.equal(ours[:, 3:], theirs[:, 3:])
 
 
 def test_the_fixed_vector_reaches_every_step():
-    model = small_model()
-    memory = model.encoder(*random_source([3]))
+    model, batch = build("fixed"), make_batch(sample_pairs(1))
+    memory = model.encoder(batch.source, batch.source_lengths)
     memory = memory._replace(final=memory.final.detach().requires_grad_())
-    logits = model.decoder(torch.randint(0, 6, (1, 5)), memory)
-    for step in range(5):
+    logits = model.decoder(batch.target_input, memory)
+    for step in logits.unbind(1):
         (gradient,) = torch.autograd.grad(
-            logits[:, step].pow(2).sum(), memory.final, retain_graph=True
+            step.pow(2).sum(), memory.final, retain_graph=True
         )
         assert gradient.abs().min() > 0
 
 
-def test_the_loss_has_the_gradient_it_should():
-    model = small_model()
-    source, sizes = random_source([3, 2])
-    target = torch.randint(0, 6, (2, 3))
-    weight = model.decoder.bridge.weight.detach().clone().requires_grad_()
-
-    def logits(weight):
-        parameters = {"decoder.bridge.weight": weight}
-        return torch.func.functional_call(
-            model, parameters, (source, sizes, target)
-        )
-
-    assert torch.autograd.gradcheck(logits, weight)
-
-
-@pytest.mark.plain
-def test_a_memory_without_a_vector_is_refused():
-    memory = Memory(torch.zeros(1, 2, 5), torch.ones(1, 1, 2).bool(), None)
-    with pytest.raises(ValueError, match=r"memory\.final is None"):
-        FixedVectorDecoder(6, 3, 5).start(memory)
-
-
-@pytest.mark.plain
-def test_a_decoder_must_define_start_and_step():
-    for call in (
-        lambda: Decoder().start(None),
-        lambda: Decoder().step(torch.zeros(1).long(), None),
-    ):
-        with pytest.raises(NotImplementedError):
-            call()
-
-
-def test_index_batch_follows_any_nest():
-    state = {
-        "pair": (torch.arange(3), None),
-        "memory": Memory(
-            torch.arange(6.0).reshape(3, 2, 1),
-            torch.ones(3, 1, 2).bool(),
-            torch.arange(3.0)[:, None],
-        ),
-        "list": [torch.arange(3) * 10],
+def test_the_width_of_the_vector_changes_nothing_else():
+    narrow, wide = (fixed_vector_model(16, context_dim=n) for n in (4, 32))
+    changed = {
+        name
+        for name, weight in narrow.state_dict().items()
+        if weight.shape != wide.state_dict()[name].shape
     }
-    picked = index_batch(state, torch.tensor([2, 2, 0, 1]))
-    assert picked["pair"][0].tolist() == [2, 2, 0, 1]
-    assert picked["pair"][1] is None
-    assert isinstance(picked["memory"], Memory)
-    assert picked["memory"].final.flatten().tolist() == [2.0, 2.0, 0.0, 1.0]
-    assert picked["list"][0].tolist() == [20, 20, 0, 10]
+    assert changed == {
+        *("encoder.bridge.weight", "encoder.bridge.bias"),
+        *("decoder.bridge.weight", "decoder.gru.weight_ih_l0"),
+    }
+    batch = make_batch(sample_pairs(3))
+    memory = narrow.encoder(batch.source, batch.source_lengths)
+    assert memory.final.shape == (3, 4)
+
+
+@each_model
+@pytest.mark.parametrize("sentences", [0, 2])
+@pytest.mark.parametrize("words", [0, 3])
+def test_no_sentences_and_no_words_are_fine(kind, sentences, words):
+    model = MODELS[kind]()
+    lengths = torch.full((sentences,), 4)
+    memory = model.encoder(torch.full((sentences, 4), 5), lengths)
+    target = torch.full((sentences, words), 6)
+    shape = (sentences, words, len(CHINESE))
+    logits = model.decoder(target, memory)
+    assert logits.shape == shape
+    logits.sum().backward()
+    assert Decoder.forward(model.decoder, target, memory).shape == shape
+    if hasattr(model.decoder, "attention_weights"):
+        weights = model.decoder.attention_weights(target, memory)
+        assert weights.shape == (sentences, words, 4)
+
+
+@each_model
+def test_search_and_evaluation_of_nothing_end(kind):
+    model, batch = MODELS[kind](), make_batch(sample_pairs(1))
+    nothing = torch.zeros(0, 0).long(), torch.zeros(0).long()
+    assert greedy_decode(model, *nothing) == beam_search(model, *nothing) == []
+    given = model, batch.source, batch.source_lengths
+    assert greedy_decode(*given, max_length=0) == [[]]
+    assert beam_search(*given, max_length=0) == [[([], 0.0, 0.0)]]
+    silent = Pair(("the", "cat"), (), (), 1)
+    for beam_size in (1, 2):
+        assert evaluate(model, [], beam_size=beam_size) == (0.0, 0.0, 0)
+        assert evaluate(model, [silent], beam_size=beam_size).sentences == 1
+    if hasattr(model.decoder, "attention_weights"):
+        assert evaluate_alignment(model, []) == 0.0
+        assert evaluate_alignment(model, [silent]) == 0.0
 
 
 # --- search ----------------------------------------------------------------
 
 
-def probabilities_of(model, source, sizes, tokens):
-    """The log-probability of one translation, by teacher forcing."""
-    target = torch.tensor([[BOS, *tokens[:-1]]])
-    log_probs = model(source, sizes, target).log_softmax(-1)[0]
-    return float(sum(log_probs[t, w] for t, w in enumerate(tokens)).detach())
+class Table(Decoder):
+    """What comes next depends on the place and on the last word alone."""
 
-
-def all_sentences(words, longest):
-    """Everything a decoder can say: ended by EOS, or cut at the limit."""
-    others = [w for w in range(words) if w != EOS]
-    for length in range(longest):
-        for body in itertools.product(others, repeat=length):
-            yield [*body, EOS]
-    yield from map(list, itertools.product(others, repeat=longest))
-
-
-@pytest.mark.parametrize("length_power", [0.0, 0.7, 1.0])
-def test_a_beam_of_everything_finds_the_best_sentence(length_power):
-    model = small_model(words=4)
-    source, sizes = random_source([3, 5])
-    found = beam_search(
-        model,
-        source,
-        sizes,
-        beam_size=4**3,
-        max_length=3,
-        length_power=length_power,
-    )
-    for row in range(2):
-        one = source[row : row + 1, : sizes[row]], sizes[row : row + 1]
-        best = max(
-            all_sentences(4, 3),
-            key=lambda s: (
-                probabilities_of(model, *one, s) / len(s) ** length_power
-            ),
-        )
-        assert found[row][0].tokens == best
-
-
-@given(lengths=lengths_of_batch)
-@settings(max_examples=20)
-def test_a_beam_of_one_is_greedy(lengths):
-    model = small_model()
-    source, sizes = random_source(lengths)
-    greedy = greedy_decode(model, source, sizes, max_length=9)
-    beams = beam_search(model, source, sizes, beam_size=1, max_length=9)
-    assert [b[0].tokens for b in beams] == greedy
-
-
-@pytest.mark.parametrize("beam_size", [1, 2, 5])
-def test_beams_of_a_batch_are_those_of_single_sentences(beam_size):
-    model = small_model()
-    source, sizes = random_source([2, 7, 4])
-    together = beam_search(
-        model, source, sizes, beam_size=beam_size, max_length=8
-    )
-    for row in range(3):
-        (alone,) = beam_search(
-            model,
-            source[row : row + 1, : sizes[row]],
-            sizes[row : row + 1],
-            beam_size=beam_size,
-            max_length=8,
-        )
-        assert [h.tokens for h in together[row]] == [h.tokens for h in alone]
-
-
-def test_each_hypothesis_tells_its_own_probability():
-    model = small_model()
-    source, sizes = random_source([4])
-    (beams,) = beam_search(
-        model, source, sizes, beam_size=4, max_length=6, length_power=1.0
-    )
-    assert [h.score for h in beams] == sorted(
-        (h.score for h in beams), reverse=True
-    )
-    for h in beams:
-        true = probabilities_of(model, source, sizes, h.tokens)
-        assert math.isclose(h.log_probability, true, abs_tol=1e-5)
-        assert math.isclose(h.score, true / len(h.tokens), abs_tol=1e-5)
-
-
-def test_a_sentence_ends_once_and_is_not_padded():
-    model = small_model()
-    source, sizes = random_source([2, 7, 4, 1])
-    rows = greedy_decode(model, source, sizes, max_length=30)
-    beams = beam_search(model, source, sizes, beam_size=3, max_length=30)
-    for tokens in [*rows, *(h.tokens for b in beams for h in b)]:
-        assert EOS not in tokens[:-1]
-        assert len(tokens) <= 30
-
-
-class Fork(Decoder):
-    """Greedy decoding begins with 3; the better sentence begins with 4."""
+    def __init__(self, probabilities):
+        super().__init__()
+        self.logits = torch.as_tensor(probabilities).log()
 
     def start(self, memory):
-        return None
+        return {"place": [torch.zeros(len(memory)).long()], "nothing": None}
 
     def step(self, tokens, state):
-        rows = {
-            BOS: [0.0, 0.0, 0.0, 0.6, 0.4],
-            3: [0.0, 0.0, 0.4, 0.3, 0.3],
-        }
-        end = [0.0, 0.0, 1.0, 0.0, 0.0]
-        return torch.tensor(
-            [rows.get(int(t), end) for t in tokens]
-        ).log(), None
+        (place,) = state["place"]
+        return self.logits[place, tokens], state | {"place": [place + 1]}
 
 
-def test_a_wider_beam_finds_what_greedy_decoding_misses():
-    model = Seq2Seq(Encoder(9, 4, 5), Fork())
-    source, sizes = random_source([2, 3])
-    assert greedy_decode(model, source, sizes) == [[3, EOS]] * 2
-    for beams in beam_search(model, source, sizes, beam_size=2):
-        assert beams[0].tokens == [4, EOS]
-        assert math.isclose(
-            beams[0].log_probability, math.log(0.4), rel_tol=1e-5
-        )
+def search(table, **options):
+    model = Seq2Seq(nn.Embedding(1, 1), Table(table))
+    model.encoder.forward = lambda source, lengths: source
+    (found,) = beam_search(
+        model, torch.zeros(1, 1).long(), torch.ones(1).long(), **options
+    )
+    return found
 
 
-def test_length_power_moves_the_choice_to_longer_sentences():
-    model = Seq2Seq(Encoder(9, 4, 5), Fork())
-    source, sizes = random_source([2])
-    best = {}
-    for power in (0.0, 2.0):
-        (beams,) = beam_search(
-            model, source, sizes, beam_size=6, length_power=power
-        )
-        best[power] = len(beams[0].tokens)
-    assert best[0.0] < best[2.0]
+def random_table(seed, longest, words, peaked=4.0):
+    torch.manual_seed(seed)
+    peaked = peaked * torch.rand(longest, 1, 1)  # some steps are sure
+    return (peaked * torch.randn(longest, words, words)).softmax(-1)
+
+
+def probability(table, words):
+    places = zip(itertools.count(), [BOS, *words], words, strict=False)
+    return sum(table[t, a, b].log().item() for t, a, b in places)
+
+
+@pytest.mark.parametrize("power", [-0.5, 0.0, 0.7, 1.0])
+def test_a_beam_of_everything_finds_the_best_sentences(power):
+    """Everything a decoder can say: ended by EOS, or cut at the limit."""
+    table, others = random_table(0, 3, 4), (0, 1, 3)
+    said = [
+        [*w, EOS]
+        for n in range(3)
+        for w in itertools.product(others, repeat=n)
+    ]
+    said += map(list, itertools.product(others, repeat=3))
+    scores = [probability(table, w) / len(w) ** power for w in said]
+    found = search(table, beam_size=4**3, max_length=3, length_power=power)
+    assert len(found) == len(said)
+    for (tokens, total, score), best in zip(
+        found, sorted(scores, reverse=True), strict=True
+    ):
+        assert math.isclose(score, best, abs_tol=1e-5)
+        assert math.isclose(total, probability(table, tokens), abs_tol=1e-5)
+
+
+def slow_beam(table, size, power):
+    """Beam search in lists, without an end before the limit."""
+    going, ended = [[]], []
+    for _ in range(len(table)):
+        grown = [[*words, word] for words in going for word in range(5)]
+        grown.sort(key=lambda words: -probability(table, words))
+        ended += [words for words in grown[:size] if words[-1] == EOS]
+        going = [words for words in grown if words[-1] != EOS][:size]
+    ended += going
+    ended.sort(
+        key=lambda words: -probability(table, words) / len(words) ** power
+    )
+    return ended[:size]
+
+
+@settings(max_examples=100)
+@given(
+    seed=st.integers(0, 1000),
+    size=st.integers(1, 4),
+    longest=st.integers(1, 6),
+    power=st.sampled_from([-0.5, 0.0, 0.6, 1.0, 2.0]),
+    peaked=st.sampled_from([2.0, 6.0, 20.0]),
+)
+def test_stopping_early_loses_nothing(seed, size, longest, power, peaked):
+    table = random_table(seed, longest, 5, peaked)
+    found = search(
+        table, beam_size=size, max_length=longest, length_power=power
+    )
+    assert [each.tokens for each in found] == slow_beam(table, size, power)
+
+
+@pytest.mark.parametrize(
+    ("first", "words", "options"),
+    [
+        ([0.0, 0.0, 0.31, 0.35, 0.34], 1, (3, 9, 0.0)),
+        ([0.06, 0.06, 0.7, 0.12, 0.06], 6, (1, 6, 2.0)),
+        ([0.0, 0.0, 0.05, 0.9, 0.05], 3, (2, 12, -2.0)),
+    ],
+    ids=["at once", "late and long", "late and short"],
+)
+def test_what_is_finished_is_kept_and_what_can_still_win_goes_on(
+    first, words, options
+):
+    beam_size, max_length, power = options
+    table = torch.full((max_length, 5, 5), 0.2)  # unsure of everything, or
+    table[0, BOS] = torch.tensor(first)
+    if words > 1:  # sure of 3 3 ... and its end
+        table[1:, 3:] = torch.eye(5)[EOS]
+        table[1 : words - 1, 3] = torch.eye(5)[3]
+    found = search(
+        table, beam_size=beam_size, max_length=max_length, length_power=power
+    )
+    assert found[0].tokens == [3] * (words - 1) + [EOS]
+
+
+@each_model
+def test_beams_of_a_batch_are_those_of_single_sentences(kind):
+    model = build(kind)
+    batch = make_batch(sample_pairs(4, clauses=(1, 2)))
+    given = batch.source, batch.source_lengths
+    greedy = greedy_decode(model, *given, max_length=9)
+    for size in (1, 3):
+        options = {"beam_size": size, "max_length": 9}
+        together = beam_search(model, *given, **options)
+        for row, beams in enumerate(together):
+            n = int(batch.source_lengths[row])
+            one = batch.source[row : row + 1, :n], torch.tensor([n])
+            (alone,) = beam_search(model, *one, **options)
+            assert [h.tokens for h in beams] == [h.tokens for h in alone]
+            assert size > 1 or beams[0].tokens == greedy[row]
 
 
 # --- scores ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("translation", "exact", "token"),
-    [
-        ([4, 5, EOS], 1.0, 1.0),
-        ([4, 6, EOS], 0.0, 2 / 3),
-        ([5, EOS], 0.0, 0.0),
-        ([4, 5, EOS, 7], 0.0, 1.0),
-        ([4, 5], 0.0, 2 / 3),
-        ([9, 4, 5, EOS], 0.0, 0.0),
-        ([], 0.0, 0.0),
-    ],
-)
-def test_scores_compare_place_by_place(translation, exact, token):
-    scores = score_translations([translation], [[4, 5, EOS]])
-    assert scores == (exact, token, 1)
+def test_words_are_compared_place_by_place_and_counted_one_by_one():
+    reference, wrong = [4, 5, EOS], {(4, 6, EOS): 2, (9, 4, 5, EOS): 0}
+    wrong |= {(4, 5, EOS, 7): 3, (4, 5): 2, (): 0}
+    for translation, right in wrong.items():
+        scores = score_translations(
+            [translation, [4, EOS]], [reference, [4, EOS]]
+        )
+        assert scores == (0.5, (right + 2) / 5, 2)
 
 
-def test_token_accuracy_counts_words_not_sentences():
-    scores = score_translations(
-        [[4, EOS], [9, 9, 9, 9, EOS]], [[4, EOS], [5, 5, 5, 5, EOS]]
+def test_a_model_that_knows_its_sentences_by_heart_scores_one():
+    pairs = [make_pair(random.Random(n), 1 + n % 2) for n in range(6)]
+    budget = {"steps": 150, "batch_size": 6, "learning_rate": 1e-2}
+    model, log = train_run(
+        lambda: fixed_vector_model(32), pairs, seed=0, **budget
     )
-    assert scores == (0.5, 3 / 7, 2)
-
-
-def test_no_sentences_score_nothing():
-    assert score_translations([], []) == (0.0, 0.0, 0)
-
-
-class Oracle(nn.Module):
-    """An encoder that knows the answers, for the decoder below."""
-
-    def __init__(self, pairs):
-        super().__init__()
-        self.known = {
-            tuple(ENGLISH.encode(p.source)): [*CHINESE.encode(p.target), EOS]
-            for p in pairs
-        }
-
-    def forward(self, source, lengths):
-        rows = [
-            self.known[tuple(row[: n - 1])]
-            for row, n in zip(source.tolist(), lengths.tolist(), strict=True)
-        ]
-        width = max(map(len, rows))
-        return torch.tensor([r + [EOS] * (width - len(r)) for r in rows])
-
-
-class Recite(Decoder):
-    def start(self, memory):
-        return memory, torch.zeros(len(memory), dtype=torch.long)
-
-    def step(self, tokens, state):
-        answer, place = state
-        at = place.clamp(max=answer.shape[1] - 1)[:, None]
-        word = answer.gather(1, at)
-        logits = torch.full((len(tokens), len(CHINESE)), -9.0)
-        return logits.scatter(1, word, 9.0), (answer, place + 1)
-
-
-@pytest.mark.parametrize("beam_size", [1, 3])
-@pytest.mark.parametrize("batch_size", [1, 7, 256])
-def test_a_perfect_translator_scores_one(beam_size, batch_size):
-    pairs = sample_pairs(15, clauses=(1, 3))
-    model = Seq2Seq(Oracle(pairs), Recite())
-    scores = evaluate(model, pairs, beam_size=beam_size, batch_size=batch_size)
-    assert scores == (1.0, 1.0, 15)
-
-
-def test_the_batch_size_does_not_change_a_score():
-    model = fixed_vector_model(16)
-    pairs = sample_pairs(30, clauses=(1, 2))
-    scores = {evaluate(model, pairs, batch_size=n) for n in (1, 8, 100)}
-    assert len(scores) == 1
-
-
-def test_evaluation_by_clauses_uses_test_sentences_of_each_length():
-    scores = evaluate_by_clauses(
-        fixed_vector_model(8), clauses=(1, 2), count=5
-    )
+    assert len(log.losses) == 150
+    assert not model.training
+    for batch_size, beam_size in ((1, 1), (4, 1), (256, 3)):
+        scores = evaluate(
+            model, iter(pairs), batch_size=batch_size, beam_size=beam_size
+        )
+        assert scores == (1.0, 1.0, 6)
+    assert translate(model, pairs[0].english) == pairs[0].chinese
+    scores = evaluate_by_clauses(model, clauses=(1, 2), count=5)
     assert [scores[n].sentences for n in (1, 2)] == [5, 5]
 
 
-def test_evaluation_by_clauses_takes_two_hundred_sentences_of_each():
-    scores = evaluate_by_clauses(fixed_vector_model(2), clauses=(1,))
-    assert scores[1].sentences == 200
-
-
-def test_a_beam_is_as_wide_as_asked_for(monkeypatch):
-    widths = []
-
-    def spy(*given, beam_size, **options):
-        widths.append(beam_size)
-        return beam_search(*given, beam_size=beam_size, **options)
-
-    monkeypatch.setattr("attention_lib.course.search.beam_search", spy)
-    evaluate(fixed_vector_model(4), sample_pairs(2), beam_size=3)
-    assert widths == [3]
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda model, batch: greedy_decode(model, *batch),
+        lambda model, batch: beam_search(model, *batch),
+        lambda model, batch: evaluate(model, sample_pairs(2)),
+        lambda model, batch: evaluate_alignment(model, sample_pairs(2)),
+    ],
+    ids=["greedy", "beam", "evaluate", "alignment"],
+)
+def test_the_training_mode_of_every_part_is_put_back(use):
+    model, batch = MODELS["output"](), make_batch(sample_pairs(2))
+    model.encoder.gru.eval()  # a frozen part
+    modes = [part.training for part in model.modules()]
+    seen = []
+    model.decoder.output.register_forward_hook(
+        lambda part, *_: seen.append(part.training or torch.is_grad_enabled())
+    )
+    use(model, (batch.source, batch.source_lengths))
+    assert seen
+    assert not any(seen)
+    assert [part.training for part in model.modules()] == modes
+    model.decoder.output.register_forward_hook(lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        use(model, (batch.source, batch.source_lengths))
+    assert [part.training for part in model.modules()] == modes
 
 
 # --- training --------------------------------------------------------------
-
-
-def weights(model):
-    return [p.detach().clone() for p in model.parameters()]
 
 
 def short_run(seed, **changes):
@@ -479,44 +383,37 @@ def short_run(seed, **changes):
     return train_run(lambda: fixed_vector_model(8), pairs, seed=seed, **budget)
 
 
-def test_the_seed_decides_a_run_altogether():
-    first, log = short_run(1)
+def assert_equal_runs(first, second):
+    for ours, theirs in zip(
+        first[0].parameters(), second[0].parameters(), strict=True
+    ):
+        assert torch.equal(ours, theirs)
+    assert first[1].losses == second[1].losses
+
+
+def test_the_seed_decides_start_and_order():
+    first = short_run(1)
     torch.rand(3)
-    second, again = short_run(1)
-    other, _ = short_run(2)
-    assert log.losses == again.losses
-    for ours, same in zip(weights(first), weights(second), strict=True):
-        assert torch.equal(ours, same)
-    assert not torch.equal(weights(first)[0], weights(other)[0])
-
-
-def test_training_lowers_the_loss_and_ends_in_evaluation_mode():
-    model, log = short_run(0, steps=60, learning_rate=3e-2)
-    assert len(log.losses) == 60
-    assert sum(log.losses[-9:]) < 0.7 * sum(log.losses[:9])
-    assert log.seconds > 0
-    assert not model.training
+    assert_equal_runs(first, short_run(1))
+    torch.manual_seed(1)
+    model = fixed_vector_model(8)
+    other = train(model, sample_pairs(64), steps=4, batch_size=8, seed=2)
+    assert other.losses != first[1].losses
 
 
 def test_padding_does_not_enter_the_loss():
-    class Fixed(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.logits = nn.Parameter(torch.zeros(len(CHINESE)))
-
-        def forward(self, source, lengths, target_input):
-            return self.logits.expand(*target_input.shape, -1)
-
-    pairs = sample_pairs(1, clauses=1) + sample_pairs(1, clauses=4)
-    model = Fixed()
-    log = train(
-        model, pairs, steps=1, batch_size=2, learning_rate=0.1, progress=False
+    model = nn.Module()
+    model.logits = nn.Parameter(torch.zeros(len(CHINESE)))
+    model.forward = lambda source, lengths, words: model.logits.expand(
+        *words.shape, -1
     )
+    pairs = sample_pairs(1, clauses=1) + sample_pairs(1, clauses=4)
+    log = train(model, iter(pairs), steps=1, batch_size=2, learning_rate=0.1)
     assert math.isclose(log.losses[0], math.log(len(CHINESE)), rel_tol=1e-5)
     assert model.logits[PAD] < 0  # PAD is never the word to write
 
 
-def test_the_learning_rate_warms_up_and_falls_to_zero():
+def test_the_learning_rate_warms_up_and_falls_to_zero(monkeypatch):
     rates = []
 
     class Watch(torch.optim.Adam):
@@ -524,143 +421,57 @@ def test_the_learning_rate_warms_up_and_falls_to_zero():
             rates.append(self.param_groups[0]["lr"])
             return super().step(*args, **kwargs)
 
-    original = torch.optim.Adam
-    torch.optim.Adam = Watch
-    try:
-        short_run(0, steps=10, warmup=4, learning_rate=1.0)
-    finally:
-        torch.optim.Adam = original
-    assert rates[:4] == sorted(rates[:4])
+    monkeypatch.setattr(torch.optim, "Adam", Watch)
+    short_run(0, steps=10, warmup=4, learning_rate=1.0)
+    assert rates[:5] == sorted(rates[:5])
     assert rates[4:] == sorted(rates[4:], reverse=True)
     assert math.isclose(rates[4], 1.0)
     assert 0 < rates[-1] < 0.2
 
 
-def test_a_model_can_learn_a_handful_of_sentences_by_heart():
-    pairs = [make_pair(random.Random(seed)) for seed in range(6)]
-    model, _ = train_run(
-        lambda: fixed_vector_model(32),
-        pairs,
-        seed=0,
-        steps=120,
-        batch_size=6,
-        learning_rate=1e-2,
-        progress=False,
-    )
-    assert evaluate(model, pairs).exact == 1.0
-    assert translate(model, pairs[0].english) == pairs[0].chinese
-
-
 # --- side by side ----------------------------------------------------------
 
 
-def test_the_seed_of_a_run_decides_start_and_order():
-    pairs = sample_pairs(64)
-    budget = {"steps": 4, "batch_size": 8, "progress": False}
-    torch.manual_seed(3)
-    model = fixed_vector_model(8)
-    by_hand = train(model, pairs, seed=3, **budget).losses
-    assert short_run(3)[1].losses == by_hand
-    torch.manual_seed(3)
-    other = train(fixed_vector_model(8), pairs, seed=4, **budget).losses
-    assert other != by_hand
-
-
-def test_runs_side_by_side_equal_runs_in_turn():
+@pytest.mark.parametrize("workers", [1, 2])
+def test_runs_side_by_side_equal_runs_in_turn(workers):
+    threads = torch.get_num_threads()
     jobs = [lambda seed=seed: short_run(seed) for seed in range(3)]
-    for (model, log), job in zip(
-        run_parallel(jobs, progress=False), jobs, strict=True
-    ):
-        alone, alone_log = job()
-        assert log.losses == alone_log.losses
-        for ours, theirs in zip(weights(model), weights(alone), strict=True):
-            assert torch.equal(ours, theirs)
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_results_keep_the_order_of_jobs(workers):
-    jobs = [lambda n=n: n * n for n in range(5)]
-    results = run_parallel(jobs, workers=workers, progress=False)
-    assert results == [0, 1, 4, 9, 16]
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_each_job_has_one_thread_and_leaves_the_others_alone(workers):
-    before = torch.get_num_threads()
-    jobs = [torch.get_num_threads] * 2
-    assert run_parallel(jobs, workers=workers, progress=False) == [1, 1]
-    assert torch.get_num_threads() == before
-
-
-@pytest.mark.parametrize("workers", [2, 3])
-def test_as_many_jobs_run_at_a_time_as_asked_for(workers):
-    def job():
-        time.sleep(0.3)
-        return os.getpid()
-
-    processes = run_parallel([job] * 4, workers=workers, progress=False)
-    assert len(set(processes)) == workers
-
-
-def fail():
-    raise KeyError("the job's own error")
+    jobs.append(torch.get_num_threads)
+    *runs, inside = run_parallel(iter(jobs), workers=workers, progress=False)
+    assert inside == 1
+    assert torch.get_num_threads() == threads
+    for run, job in zip(runs, jobs, strict=False):
+        assert_equal_runs(run, job())
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_an_error_in_a_job_is_raised(workers):
+    jobs = [lambda: {}["the job's own error"]] * 2
     with pytest.raises(KeyError, match="the job's own error"):
-        run_parallel([fail, fail], workers=workers, progress=False)
-
-
-def test_importing_the_module_does_not_import_matplotlib():
-    code = (
-        "import sys, attention_lib.seq2seq, attention_lib.course.figures;"
-        "assert 'matplotlib' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
+        run_parallel(jobs, workers=workers, progress=False)
 
 
 @pytest.mark.plain
-def test_nothing_is_printed_where_nobody_watches(capfd):
-    train(fixed_vector_model(8), sample_pairs(8), steps=2)
-    run_parallel([lambda: 1, lambda: 2])
-    printed = capfd.readouterr()
-    assert printed.out == printed.err == ""
-
-
-@pytest.mark.plain
-def test_who_watches_sees_a_bar_that_goes_away(monkeypatch):
+def test_who_watches_sees_a_bar_that_goes_away(monkeypatch, capfd):
     bars = []
 
     def spy(steps, **options):
         bars.append(options)
         return steps
 
-    for name in ("tqdm", "tqdm.auto"):  # which need not be installed
-        module = types.ModuleType(name)
-        module.tqdm, module.__spec__ = spy, ModuleSpec(name, None)
-        monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    def work():
+        train(fixed_vector_model(8), sample_pairs(8), steps=2)
+        for workers in (1, 2):
+            run_parallel([int, int, int], workers=workers)
+
+    tqdm = types.SimpleNamespace(tqdm=spy)  # need not be installed
+    monkeypatch.setitem(sys.modules, "tqdm.auto", tqdm)
     monkeypatch.delenv("TQDM_DISABLE", raising=False)
-    train(fixed_vector_model(8), sample_pairs(8), steps=2)
-    for workers in (1, 2):
-        run_parallel([int, int, int], workers=workers)
+    work()
+    assert not bars, "nobody watches"
+    assert capfd.readouterr() == ("", "")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    work()
     assert [bar["total"] for bar in bars] == [2, 3, 3]
     assert [bar["desc"] for bar in bars] == ["training", "runs", "runs"]
     assert [bar["leave"] for bar in bars] == [False] * 3
-
-
-def test_a_batch_of_one_word_sentences_works():
-    batch = make_batch(sample_pairs(1))
-    model = fixed_vector_model(8)
-    lengths = torch.tensor([1])
-    assert len(greedy_decode(model, batch.source[:, :1], lengths)) == 1
-
-
-@pytest.mark.plain
-def test_iterators_are_read_once_and_whole():
-    model, pairs = fixed_vector_model(8), sample_pairs(6)
-    assert evaluate(model, iter(pairs)).sentences == 6
-    log = train(model, iter(pairs), steps=2, progress=False)
-    assert len(log.losses) == 2
-    assert run_parallel(iter([int, float]), progress=False) == [0, 0.0]

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import ast
 import re
-import shutil
-import sys
 import zlib
 from functools import cache
 from html import escape
@@ -22,11 +20,9 @@ from sphinx.util.math import get_node_equation_number
 from sphinx.writers.html5 import HTML5Translator
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-VENDOR = ROOT / "vendor"
+VENDOR = ROOT / "tools" / "vendor"
 PRINT = ROOT / "_build" / "print"
 DOWNLOADS = {"attention-course.pdf": "PDF", "attention-course.epub": "EPUB"}
-# The API pages import the package from this checkout.
-sys.path.insert(0, str(ROOT))
 
 DIRECTIVE = re.compile(r"#\|\s*export\s+(\w+)\s*\n")
 
@@ -184,7 +180,7 @@ def link(
 def write_inventories(app: Sphinx, config: Any) -> None:
     """Compile the listed objects of other projects for intersphinx.
 
-    ``vendor/inventories/NAME.txt`` holds the base address in its first line,
+    ``inventories/NAME.txt`` holds the base address in its first line,
     then a line per object: name, role, address below the base.
     """
     mapping = {}
@@ -207,92 +203,45 @@ def write_inventories(app: Sphinx, config: Any) -> None:
     config.intersphinx_mapping = mapping
 
 
-def keep_vendored_files_off_pages(app: Sphinx, config: Any) -> None:
-    """Undo Jupyter Book's habit of loading every static file everywhere."""
-    for option in ("html_js_files", "html_css_files"):
-        files = getattr(config, option)
-        setattr(
-            config,
-            option,
-            [
-                file
-                for file in files
-                if not str(file).startswith(("katex/", "tippy/"))
-            ],
-        )
+def find_downloads(app: Sphinx) -> None:
+    """Put the forms of the printed book that there are beside the pages."""
+    if app.builder.name == "html":
+        found = [name for name in DOWNLOADS if (PRINT / name).is_file()]
+        app.config.downloads = found
+        app.config.html_extra_path += [str(PRINT / name) for name in found]
 
 
-def trim_page(
+def finish_page(
     app: Sphinx,
     page: str,
     template: str,
     context: dict[str, Any],
     doctree: nodes.document | None,
 ) -> None:
-    """Drop Thebe's scripts, which load even when it is off, and wrong roles.
+    """Load what a page needs, drop the rest, offer the printed book.
 
-    The bibliography marks its entries with roles that ARIA does not allow.
+    Thebe's scripts load even when it is off. The bibliography marks its
+    entries with roles that ARIA does not allow.
     """
-    if "body" in context:
-        context["body"] = WRONG_ROLES.sub("", context["body"])
-    context["script_files"] = [
-        script
-        for script in context["script_files"]
-        if "thebe" not in str(script)
-    ]
-    context["css_files"] = [
-        sheet for sheet in context["css_files"] if "thebe" not in str(sheet)
-    ]
-
-
-def add_math_style(
-    app: Sphinx,
-    page: str,
-    template: str,
-    context: dict[str, Any],
-    doctree: nodes.document | None,
-) -> None:
-    """Load the style of formulas only where there is one."""
     if doctree is not None and any(
         doctree.findall(
             lambda node: isinstance(node, nodes.math | nodes.math_block)
         )
     ):
         app.add_css_file("katex/katex.min.css")
-
-
-def find_downloads(app: Sphinx, config: Any) -> None:
-    """Note which forms of the printed book there are to download."""
-    config.downloads = [name for name in DOWNLOADS if (PRINT / name).is_file()]
-
-
-def link_downloads(
-    app: Sphinx,
-    page: str,
-    template: str,
-    context: dict[str, Any],
-    doctree: nodes.document | None,
-) -> None:
-    """Offer the printed book at the foot of every page, if it was made."""
-    if app.builder.name != "html" or not app.config.downloads:
-        return
-    links = " or ".join(
-        f'<a href="{context["pathto"](name, 1)}">{DOWNLOADS[name]}</a>'
-        for name in app.config.downloads
-    )
-    footer = context.get("theme_extra_footer", "")
-    context["theme_extra_footer"] = f"{footer} The whole book as {links}."
-
-
-def copy_downloads(app: Sphinx, failure: Exception | None) -> None:
-    """Put the printed book beside the pages that link it."""
-    if failure or app.builder.name != "html":
-        return
-    for name in DOWNLOADS:
-        if name in app.config.downloads:
-            shutil.copy(PRINT / name, app.outdir)
-        else:
-            (Path(app.outdir) / name).unlink(missing_ok=True)
+    if "body" in context:
+        context["body"] = WRONG_ROLES.sub("", context["body"])
+    for kind in ("script_files", "css_files"):
+        files = context[kind]
+        context[kind] = [file for file in files if "thebe" not in str(file)]
+    if app.config.downloads:
+        links = " or ".join(
+            f'<a href="{context["pathto"](name, 1)}">{DOWNLOADS[name]}</a>'
+            for name in app.config.downloads
+        )
+        footer = context.get("theme_extra_footer", "")
+        footer += f" The whole book as {links}."
+        context["theme_extra_footer"] = footer
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
@@ -303,12 +252,8 @@ def setup(app: Sphinx) -> dict[str, Any]:
         block_renderers=(visit_displaymath, None),
     )
     app.connect("config-inited", write_inventories, priority=100)
-    app.connect("config-inited", keep_vendored_files_off_pages, priority=100)
     app.add_config_value("downloads", [], "html")
-    app.connect("config-inited", find_downloads)
-    app.connect("html-page-context", link_downloads)
-    app.connect("build-finished", copy_downloads)
+    app.connect("builder-inited", find_downloads)
     app.connect("doctree-read", mark_exported_cells)
-    app.connect("html-page-context", add_math_style)
-    app.connect("html-page-context", trim_page, priority=900)
+    app.connect("html-page-context", finish_page, priority=900)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

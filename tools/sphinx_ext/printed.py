@@ -39,10 +39,7 @@ NEEDS = (
     " reading system that does not know MathML writes roots and fractions on"
     " one line; the PDF has them in full."
 )
-# Above code that the site folds, in place of "exported to ".
-LEFT_OUT = "folded online, not printed: "
 STYLED = re.compile(r' style="([^"]*opacity[^"]*)"')
-COLUMNS = re.compile(r"</?(?:table|tr|td)\b[^>]*>")
 OPACITY = re.compile(r"([\w-]*opacity): *([\d.]+)")
 EPUB_STYLE = {"pygments.css", "epub.css", "book.css"}
 EPUB_FILES = EPUB_STYLE | {"cover.png", "file.png"}
@@ -203,18 +200,7 @@ class OpenFolds(SphinxPostTransform):
 
     def run(self, **options: Any) -> None:
         for cell in list(self.document.findall(is_hidden_code)):
-            code = cell.children[0]
-            # An exported cell keeps the line that says where to import from.
-            marks = [
-                node
-                for node in code.findall(nodes.paragraph)
-                if "exported" in node["classes"] and ": " in node.astext()
-            ]
-            for mark in marks:
-                mark["classes"].append("left-out")
-                mark.replace(mark[0], nodes.Text(LEFT_OUT))
-            cell.remove(code)
-            cell.insert(0, marks)
+            cell.remove(cell.children[0])
         for fold in list(self.document.findall(is_dropdown)):
             block = nodes.admonition(classes=["fold"])
             children = list(fold.children)
@@ -323,9 +309,6 @@ class BookEpub(Epub3Builder):
         for file in (Path(self.outdir) / "_static").iterdir():
             if file.name not in EPUB_FILES:
                 file.unlink()
-        # An index in columns is a table of lists, too much for small readers.
-        index = Path(self.outdir) / "genindex.xhtml"
-        index.write_text(COLUMNS.sub("", index.read_text("utf-8")), "utf-8")
         super().build_content()
         content = Path(self.outdir) / "content.opf"
         text = content.read_text("utf-8")
@@ -338,16 +321,6 @@ class BookEpub(Epub3Builder):
         for name in re.findall(r'<itemref idref="([^"]*)" />', text):
             text = text.replace(f'<itemref idref="{name}" linear="no" />', "")
         content.write_text(text, "utf-8")
-
-    def build_toc(self) -> None:
-        """Name the book in the older contents as in the list of files."""
-        super().build_toc()
-        contents = Path(self.outdir) / "toc.ncx"
-        text = contents.read_text("utf-8").replace(
-            f'content="{self.config.epub_uid}"',
-            f'content="{self.config.epub_identifier}"',
-        )
-        contents.write_text(text, "utf-8")
 
     def properties(self, name: str) -> str:
         """Return the properties of a file of the book."""
@@ -500,12 +473,11 @@ def mark_exported(app: Sphinx, tree: nodes.document, document: str) -> None:
         return
     for line in list(tree.findall(nodes.paragraph)):
         if "exported" in line["classes"]:
-            kind = "leftout" if "left-out" in line["classes"] else "exported"
-            line.insert(0, raw(f"\\book{kind}{{"))
+            line.insert(0, raw("\\bookexported{"))
             line += raw("}")
-            if kind == "exported":  # not the last line of a page
-                room = raw("\\needspace{6\\baselineskip}\n")
-                line.parent.insert(line.parent.index(line), room)
+            # Not the last line of a page.
+            room = raw("\\needspace{6\\baselineskip}\n")
+            line.parent.insert(line.parent.index(line), room)
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

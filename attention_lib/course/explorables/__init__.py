@@ -2,7 +2,7 @@
 
 In the book they stand in the pages; :func:`explore` draws one in Jupyter or
 Colab. They compute in the browser, so no kernel is needed to move them. The
-specifications are written by ``tools/explorables.py``.
+specifications are written by ``tools/charts.py``.
 """
 
 from __future__ import annotations
