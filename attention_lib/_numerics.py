@@ -8,16 +8,15 @@ may see.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from functools import reduce
+from functools import partial, reduce
 from operator import and_
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from attention_lib._checks import AUTOCAST_DEVICES, check_inputs, truth
 from attention_lib.masks import causal_mask
@@ -382,9 +381,9 @@ def unfold_groups(groups: int, *folded: Tensor) -> tuple[Tensor, ...]:
     )
 
 
-# One block of tanh(query + key) holds about this many numbers: 1 MiB of
-# float32 stays in a core's cache, and 64 MiB keeps an accelerator busy.
-_BLOCK_CPU = 2**18
+# One block of tanh(query + key) holds about this many numbers: few MiB of
+# float32 stay in a processor's cache, and 64 MiB keep an accelerator busy.
+_BLOCK_CPU = 2**19
 _BLOCK_OTHER = 2**24
 
 
@@ -392,128 +391,21 @@ def additive_scores(query: Tensor, key: Tensor, vector: Tensor) -> Tensor:
     """Return ``tanh(query + key) @ vector`` for each pair of positions.
 
     The numbers inside, ``(..., Tq, Tk, hidden)``, never exist all at once:
-    they are computed in blocks, and again in the backward pass.
+    they are computed in blocks of queries, and again in the backward pass.
     """
-    batch = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
-    rows = math.prod(batch)
-    try:
-        if any(map(_has_tangent, (query, key, vector))):
-            raise RuntimeError("the blocks have no forward mode")
-        scores: Tensor = _additive(
-            query.expand(*batch, -1, -1).reshape(rows, *query.shape[-2:]),
-            key.expand(*batch, -1, -1).reshape(rows, *key.shape[-2:]),
-            vector,
-        )
-    except RuntimeError:  # transforms such as vmap: all at once
-        return (query[..., :, None, :] + key[..., None, :, :]).tanh() @ vector
-    return scores.view(*batch, query.shape[-2], key.shape[-2])
-
-
-def _has_tangent(tensor: Tensor) -> bool:
-    dual = forward_ad.unpack_dual(tensor)
-    return dual.tangent is not None
-
-
-def _blocks(query: Tensor, key: Tensor) -> tuple[Tensor, int, int]:
-    """Reserve the buffer; say how many batch rows and queries it holds."""
-    batch, length, hidden = query.shape
-    per_query = max(1, key.shape[1] * hidden)
     limit = _BLOCK_CPU if query.device.type == "cpu" else _BLOCK_OTHER
-    queries = max(1, min(length, limit // per_query))
-    rows = 1
-    if queries == length:
-        rows = max(1, min(batch, limit // (queries * per_query)))
-    return query.new_empty(rows * queries * per_query), rows, queries
+    batch = math.prod(torch.broadcast_shapes(query.shape[:-2], key.shape[:-2]))
+    rows = max(1, limit // max(1, batch * key.shape[-2] * key.shape[-1]))
+    if rows >= query.shape[-2] or not torch.is_grad_enabled():
+        blocks = [_additive(q, key, vector) for q in query.split(rows, -2)]
+        return torch.cat(blocks, -2)
+    block = partial(checkpoint, _additive, use_reentrant=False)
+    try:
+        blocks = [block(q, key, vector) for q in query.split(rows, -2)]
+        return torch.cat(blocks, -2)
+    except RuntimeError:  # transforms such as vmap: all at once
+        return _additive(query, key, vector)
 
 
-def _tanh_blocks(
-    query: Tensor, key: Tensor
-) -> Iterator[tuple[slice, slice, Tensor]]:
-    """Walk over tanh(query + key), block by block in one buffer."""
-    buffer, rows, queries = _blocks(query, key)
-    for row in range(0, query.shape[0], rows):
-        for start in range(0, query.shape[1], queries):
-            own, part = slice(row, row + rows), slice(start, start + queries)
-            left, right = query[own, part, None], key[own, None]
-            shape = torch.broadcast_shapes(left.shape, right.shape)
-            block = buffer[: math.prod(shape)].view(shape)
-            torch.add(left, right, out=block)
-            yield own, part, block.tanh_()
-
-
-@torch.library.custom_op(
-    "attention_lib::additive",
-    mutates_args=(),
-    schema="(Tensor query, Tensor key, Tensor vector) -> Tensor",
-)
 def _additive(query: Tensor, key: Tensor, vector: Tensor) -> Tensor:
-    """Score projected queries (B, Tq, h) and keys (B, Tk, h) in blocks."""
-    scores = query.new_empty(query.shape[0], query.shape[1], key.shape[1])
-    for own, part, block in _tanh_blocks(query, key):
-        scores[own, part] = block @ vector
-    return scores
-
-
-@_additive.register_fake
-def _(query: Tensor, key: Tensor, vector: Tensor) -> Tensor:
-    return query.new_empty(query.shape[0], query.shape[1], key.shape[1])
-
-
-@torch.library.custom_op(
-    "attention_lib::additive_backward",
-    mutates_args=(),
-    schema="(Tensor grad, Tensor query, Tensor key, Tensor vector)"
-    " -> (Tensor, Tensor, Tensor)",
-)
-def _additive_backward(
-    grad: Tensor, query: Tensor, key: Tensor, vector: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Recompute each block; add up the gradients of its three inputs.
-
-    With t = tanh(q + k) and g the gradient of a score, the chain rule gives
-    g·t for the vector and g·(1 - t²)·vector for query and key. The sums of
-    g·1 and the factor `vector` wait until the blocks are done.
-    """
-    grad_query = torch.empty_like(query)
-    squares = torch.zeros_like(key)
-    grad_vector = torch.zeros_like(vector)
-    for own, part, block in _tanh_blocks(query, key):
-        weight = grad[own, part]
-        flat = block.view(-1, block.shape[-1])
-        grad_vector += weight.reshape(-1) @ flat
-        block.square_().mul_(weight[..., None])
-        grad_query[own, part] = block.sum(2)
-        squares[own] += block.sum(1)
-    grad_query = (grad.sum(2)[..., None] - grad_query) * vector
-    grad_key = (grad.sum(1)[..., None] - squares) * vector
-    return grad_query, grad_key, grad_vector
-
-
-@_additive_backward.register_fake
-def _(
-    grad: Tensor, query: Tensor, key: Tensor, vector: Tensor
-) -> tuple[Tensor, ...]:
-    return tuple(torch.empty_like(t) for t in (query, key, vector))
-
-
-def _remember(ctx: Any, inputs: tuple[Tensor, ...], output: Any) -> None:
-    ctx.save_for_backward(*inputs)
-
-
-def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
-    gradients: tuple[Tensor, ...] = _additive_backward(
-        grad, *ctx.saved_tensors
-    )
-    return gradients
-
-
-def _refuse(ctx: Any, *grads: Tensor) -> None:
-    raise NotImplementedError(
-        "AdditiveScore has first derivatives only; for second ones, write "
-        "the score as (tanh(query_proj(query)[..., :, None, :] + "
-        "key_proj(key)[..., None, :, :]) @ vector"
-    )
-
-
-_additive.register_autograd(_differentiate, setup_context=_remember)
-_additive_backward.register_autograd(_refuse)
+    return (query[..., :, None, :] + key[..., None, :, :]).tanh_() @ vector

@@ -56,7 +56,7 @@ def masked_softmax(
     tensor([[0.5000, 0.0000, 0.5000],
             [0.0000, 0.0000, 0.0000]])
 
-    Built in :ref:`section 2.6 <sec-one-formula>`.
+    Built in :ref:`section 2.8 <sec-one-formula>`.
     """
     if mask is not None:
         mask = fit_mask(mask, scores.shape, scores.device)
@@ -96,7 +96,7 @@ def attend(
     tensor([[1.5379],
             [2.4621]])
 
-    Built in :ref:`section 2.6 <sec-one-formula>`.
+    Built in :ref:`section 2.8 <sec-one-formula>`.
     """
     dtype = value.dtype
     query, key, value, precision = prepare(query, key, value, mask)

@@ -5,36 +5,30 @@
 Each detector changes something that must not matter (the future, the
 padding, the other samples, the order of the keys), runs the module again
 and compares. A module is any callable from one tensor ``(B, T, ...)`` to an
-output ``(B, Tq, ...)``, or to a tuple that starts with it; masks and further
-inputs go into a closure.
+output ``(B, Tq, ...)``, or to a tuple or dict with one in it.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
-from attention_lib._checks import (
-    check_callable,
-    check_items,
-    check_number,
-    check_sizes,
-    check_tensor,
-)
+from attention_lib._probe import examine, pieces, real_tokens, should_see, stay
 
 __all__ = [
     "LeakReport",
     "batch_leak",
     "future_leak",
     "influence",
+    "missing",
     "order_leak",
     "padding_leak",
+    "step_leak",
 ]
 
 
@@ -42,18 +36,14 @@ __all__ = [
 class LeakReport:
     """What a detector found; true if there is a leak.
 
-    Attributes:
-        kind: what was changed: ``"future"``, ``"padding"``, ``"batch"`` or
-            ``"order"``.
-        largest: the largest change of an output that should have stayed.
-        tolerance: up to which size a change counts as rounding.
-        where: which output changed most, and by what.
+    ``kind`` is what was asked, ``largest`` how far an output moved that
+    should have stayed, ``tolerance`` how far rounding may move it, ``where``
+    which output depends on what, and ``note`` what else is worth knowing.
 
     Example:
-        >>> report = LeakReport("future", 0.0, 1e-5, "")
-        >>> print(report)
-        future: no leak
-        >>> assert not report
+        >>> print(LeakReport("future", 1.7, 1e-5, "output 0 sees input 1"))
+        future: LEAK of 1.7, output 0 sees input 1
+        >>> assert not LeakReport("future", 0.0, 1e-5)
 
     Built in :ref:`section 5.8 <sec-leak-detectors>`.
     """
@@ -61,228 +51,67 @@ class LeakReport:
     kind: str
     largest: float
     tolerance: float
-    where: str
+    where: str = ""
+    note: str = ""
 
     def __bool__(self) -> bool:
-        # Written so that a change of NaN counts as a leak.
-        return not self.largest <= self.tolerance
+        return not self.largest <= self.tolerance  # NaN is a leak
 
     def __str__(self) -> str:
-        if not self:
-            return f"{self.kind}: no leak"
-        return f"{self.kind}: LEAK of {self.largest:.3g}, {self.where}"
-
-
-def _run(model: Callable[..., Any], inputs: Tensor) -> Tensor:
-    """Call a module and return its output alone."""
-    output = model(inputs)
-    if isinstance(output, tuple | list) and output:
-        output = output[0]
-    if not isinstance(output, Tensor):
-        raise TypeError(
-            "model must return a tensor or a tuple that starts with one, "
-            f"got {type(output).__name__}"
-        )
-    if output.dim() < 2 or len(output) != len(inputs):
-        raise ValueError(
-            f"model must return an output (B, Tq, ...) with B = "
-            f"{len(inputs)}, got shape {tuple(output.shape)}"
-        )
-    return output
-
-
-def _baseline(model: Callable[..., Any], inputs: Tensor) -> Tensor:
-    """Run a module twice and insist on one answer."""
-    first, second = _run(model, inputs), _run(model, inputs)
-    if not torch.equal(first.nan_to_num(), second.nan_to_num()):
-        raise ValueError(
-            "model gives two different outputs for the same inputs; "
-            "switch its dropout off with model.eval()"
-        )
-    return first
-
-
-def _noise(inputs: Tensor, generator: torch.Generator) -> Tensor:
-    """Return inputs that differ everywhere: far away, or other tokens."""
-    if inputs.is_floating_point():
-        noise = torch.randn(inputs.shape, generator=generator)
-        return inputs + 10 * noise.to(inputs.device, inputs.dtype)
-    low, high = int(inputs.min()), int(inputs.max())
-    if low == high:
-        raise ValueError(
-            f"inputs hold the single token id {low}; give different ones"
-        )
-    step = torch.randint(1, high - low + 1, inputs.shape, generator=generator)
-    step = step.to(inputs.device)
-    return low + (inputs - low + step) % (high - low + 1)
-
-
-def _change(before: Tensor, after: Tensor) -> Tensor:
-    """Return the size of the change of each ``(sample, position)``."""
-    change = (after.double() - before.double()).abs()
-    change = change.masked_fill(after == before, 0.0)  # infinity, too
-    change = change.nan_to_num(torch.inf, torch.inf, torch.inf)
-    return change.flatten(2).amax(2) if change.dim() > 2 else change
-
-
-def _tolerance(output: Tensor, tolerance: float | None) -> float:
-    """Return the given tolerance, or what rounding may amount to."""
-    if tolerance is not None:
-        check_number("tolerance", tolerance, low=0.0)
-        return float(tolerance)
-    if not output.is_floating_point():
-        return 0.0  # token ids are equal or not
-    finite = output.detach().nan_to_num(0.0, 0.0, 0.0)
-    scale = 1.0 + float(finite.abs().amax())
-    return 100 * torch.finfo(output.dtype).eps * scale
-
-
-def _check_call(model: Any, inputs: Tensor, seed: int) -> None:
-    """Refuse what no detector can examine."""
-    check_callable("model", model)
-    check_sizes(-sys.maxsize, seed=seed)
-    if not isinstance(inputs, Tensor):
-        raise TypeError(
-            f"inputs must be a tensor, got {type(inputs).__name__}"
-        )
-    if inputs.dtype == torch.bool or inputs.is_complex():
-        raise TypeError(
-            "inputs must hold floating-point numbers or token ids, got "
-            f"{inputs.dtype}"
-        )
-    if inputs.dim() < 2 or inputs.numel() == 0:
-        raise ValueError(
-            "inputs must have shape (B, T) or (B, T, ...) and not be empty, "
-            f"got {tuple(inputs.shape)}"
-        )
-
-
-def _ends_of(
-    lengths: Sequence[int] | Shaped[Tensor, " B"], inputs: Tensor
-) -> list[int]:
-    """Return one length for each sample, refusing those that do not fit."""
-    if isinstance(lengths, Tensor):
-        check_tensor("lengths", lengths, "whole", "(B,)")
-        lengths = lengths.tolist()
-    ends = check_items("lengths", lengths, int, "whole numbers")
-    if len(ends) != len(inputs) or not all(
-        0 <= end <= inputs.shape[1] for end in ends
-    ):
-        raise ValueError(
-            f"lengths {ends} do not fit inputs of shape {tuple(inputs.shape)}"
-        )
-    return ends
+        words = f"LEAK of {self.largest:.3g}", "no leak"
+        if self.kind == "missing":
+            words = f"{self.largest:.0f} HIDDEN", "nothing is hidden"
+        found = f"{words[0]}, {self.where}" if self else words[1]
+        return f"{self.kind}: {found}{self.note and f' ({self.note})'}"
 
 
 def influence(
     model: Callable[..., Any],
     inputs: Shaped[Tensor, "B T *features"],
-    *,
-    method: Literal["perturb", "gradient"] = "perturb",
-    seed: int = 0,
+    **settings: Any,
 ) -> Float[Tensor, "Tq T"]:
-    """Measure how far each output depends on each input.
+    """Measure how far each output moves when one input is replaced.
 
-    ``"perturb"`` replaces one input position after the other and notes the
-    largest change of every output position. It works with any callable and
-    with token ids. ``"gradient"`` takes the norm of the derivative of each
-    output, projected on a random direction, by each input; it sees
-    dependencies of any size but needs floating-point inputs.
-
-    Args:
-        model: the callable to examine; it must not be random.
-        inputs: features ``(B, T, ...)`` or token ids ``(B, T)``.
-        method: how to measure.
-        seed: seed of the changes or of the directions.
-
-    Returns:
-        ``(Tq, T)``: row ``i``, column ``j`` tells how output ``i`` depends
-        on input ``j``, over all samples and features. Zero = not at all.
-
-    Raises:
-        TypeError: if ``inputs`` are no tensor, or the gradient by token ids
-            is asked for.
-        ValueError: if the model is random or has no gradient that was asked
-            for, or the shapes do not fit.
+    ``inputs`` are features ``(B, T, ...)`` or token ids ``(B, T)``. Row
+    ``i``, column ``j`` of the result ``(Tq, T)`` is the largest change of
+    output ``i``, over all samples and features, when input ``j`` is another.
+    Among the settings, ``seed`` chooses the others; what is left, such as
+    ``mask=``, goes to ``model``. One that answers in two ways is refused.
 
     Example:
         >>> running_sum = lambda x: x.cumsum(1)
-        >>> dependence = influence(running_sum, torch.randn(1, 3, 4))
-        >>> (dependence > 0).int()
+        >>> (influence(running_sum, torch.randn(1, 3, 4)) > 0).int()
         tensor([[1, 0, 0],
                 [1, 1, 0],
                 [1, 1, 1]], dtype=torch.int32)
 
     Built in :ref:`section 5.8 <sec-leak-detectors>`.
     """
-    _check_call(model, inputs, seed)
-    generator = torch.Generator().manual_seed(seed)
-    if method == "perturb":
-        with torch.no_grad():
-            before = _baseline(model, inputs)
-            other = _noise(inputs, generator)
-            columns = []
-            for position in range(inputs.shape[1]):
-                changed = inputs.clone()
-                changed[:, position] = other[:, position]
-                after = _run(model, changed)
-                columns.append(_change(before, after).amax(0))
-            return torch.stack(columns, dim=1).float()
-    if method != "gradient":
-        raise ValueError(
-            f"method must be 'perturb' or 'gradient', got {method!r}"
-        )
-    if not inputs.is_floating_point():
-        raise TypeError(
-            "the gradient needs floating-point inputs, got "
-            f"{inputs.dtype}; use method='perturb'"
-        )
-    with torch.enable_grad():
-        leaf = inputs.detach().clone().requires_grad_()
-        output = _run(model, leaf)
-        if not output.requires_grad:
-            raise ValueError(
-                "the output of model has no gradient, as under "
-                "torch.no_grad() or of token ids; use method='perturb'"
-            )
-        direction = torch.randn(output.shape, generator=generator)
-        projected = output * direction.to(output.device, output.dtype)
-        rows = []
-        for position in range(output.shape[1]):
-            (slope,) = torch.autograd.grad(
-                projected[:, position].sum(), leaf, retain_graph=True
-            )
-            rows.append(slope.flatten(2).norm(dim=2).amax(0))
-    return torch.stack(rows).float()
+    with examine(model, inputs, **settings) as probe:
+        columns = []
+        for source in probe.positions:
+            after = probe.replace(probe.positions == source)
+            change, _ = probe.compare(after)
+            columns.append(change.amax((0, 2)))
+    return torch.stack(columns, dim=1)
 
 
 def future_leak(
     model: Callable[..., Any],
     inputs: Shaped[Tensor, "B T *features"],
     *,
+    positions: Literal["same", "last"] = "same",
     offset: int = 0,
-    method: Literal["perturb", "gradient"] = "perturb",
-    tolerance: float | None = None,
-    seed: int = 0,
+    **settings: Any,
 ) -> LeakReport:
-    """Change the future: no earlier output may notice.
+    """Replace one input after the other: no earlier output may notice.
 
-    Args:
-        model: the callable to examine.
-        inputs: features ``(B, T, ...)`` or token ids ``(B, T)``.
-        offset: output ``i`` may depend on the inputs ``j <= i + offset``;
-            -1 demands that it does not see its own input either.
-        method: see :func:`influence`.
-        tolerance: largest change that counts as rounding; by default a
-            hundred units in the last place of the largest output.
-        seed: seed of the changes.
-
-    Returns:
-        A report; true if the future leaks.
-
-    Raises:
-        TypeError: as :func:`influence`.
-        ValueError: as :func:`influence`.
+    Output ``i`` may see the inputs ``j <= i + offset``; with
+    ``positions="last"`` the outputs belong to the last of the inputs. The
+    first and the last sample must not see the others either. The settings
+    are those of ``influence``, and ``tolerance``, how much change is
+    rounding: by default 128 units in the last place (8 in types of 16 bits)
+    at the size of the outputs. NaN that was there before is no leak.
 
     Example:
         >>> print(future_leak(lambda x: x.cumsum(1), torch.randn(2, 5, 3)))
@@ -292,122 +121,72 @@ def future_leak(
 
     Built in :ref:`section 5.8 <sec-leak-detectors>`.
     """
-    check_sizes(-sys.maxsize, offset=offset)
-    dependence = influence(model, inputs, method=method, seed=seed)
-    with torch.no_grad():
-        limit = _tolerance(_run(model, inputs), tolerance)
-    ahead = dependence.triu(offset + 1)
-    largest = float(ahead.amax())
-    output, source = divmod(int(ahead.argmax()), ahead.shape[1])
-    return LeakReport(
-        "future",
-        largest,
-        limit,
-        f"output {output} depends on input {source}",
-    )
+    last = positions == "last"
+    with examine(model, inputs, 1, last, **settings) as probe:
+        reach = probe.places("positions='last'", positions) + offset
+        for source in probe.positions:
+            after = probe.replace(probe.positions == source)
+            probe.watch(after, reach < source, f"input {source}")
+        for sample in (0, -1):
+            still = probe.samples == probe.samples[sample]
+            after = probe.replace(~still)
+            probe.watch(after, still, "other samples; is it (B, T, ...)?")
+    return LeakReport("future", *probe.found())
 
 
 def padding_leak(
     model: Callable[..., Any],
     inputs: Shaped[Tensor, "B T *features"],
-    lengths: Sequence[int] | Shaped[Tensor, " B"],
+    lengths: Sequence[int] | Shaped[Tensor, " B"] | None = None,
     *,
+    keep: Bool[Tensor, "B T"] | None = None,
+    side: Literal["right", "left"] = "right",
     rows: Literal["real", "all"] = "real",
     trim: bool = False,
-    tolerance: float | None = None,
-    seed: int = 0,
+    **settings: Any,
 ) -> LeakReport:
-    """Change the padding: no output of a real token may notice.
+    """Replace the padding: no output of a real token may notice.
 
-    Args:
-        model: the callable to examine, its mask included.
-        inputs: features ``(B, T, ...)`` or token ids ``(B, T)``, padded on
-            the right.
-        lengths: number of real tokens of each sequence.
-        rows: which outputs have to stay: those of the real tokens
-            (self-attention), or ``"all"`` if the outputs belong to other
-            positions than the inputs (cross-attention, pooling).
-        trim: compare with each sequence alone, cut to its length, instead
-            of changing the pads. For models that find the padding by
-            themselves, from the token ids.
-        tolerance: largest change that counts as rounding; by default a
-            hundred units in the last place of the largest output.
-        seed: seed of the changes.
-
-    Returns:
-        A report; true if the padding leaks.
-
-    Raises:
-        TypeError: if ``inputs`` are no tensor.
-        ValueError: if the model is random, or the shapes do not fit.
+    Real are ``lengths`` tokens of each sample, with the padding on ``side``,
+    or those where ``keep`` is true. ``rows="all"`` is for outputs that belong
+    to other positions than the inputs (cross-attention, pooling): all have to
+    stay. ``trim`` compares with each sample alone and without its padding,
+    for models that find pads by their token id. Settings: see
+    ``future_leak``.
 
     Example:
         >>> mean = lambda x: x.mean(1, keepdim=True)
         >>> inputs = torch.randn(2, 4, 3)
-        >>> print(bool(padding_leak(mean, inputs, [2, 4], rows="all")))
+        >>> bool(padding_leak(mean, inputs, [2, 4], rows="all"))
         True
 
     Built in :ref:`section 5.8 <sec-leak-detectors>`.
     """
-    _check_call(model, inputs, seed)
-    ends = _ends_of(lengths, inputs)
-    if rows not in ("real", "all"):
-        raise ValueError(f"rows must be 'real' or 'all', got {rows!r}")
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        before = _baseline(model, inputs)
+    with examine(model, inputs, **settings) as probe:
+        real = real_tokens(inputs.shape[:2], lengths, keep, side)
+        stays = stay(probe, rows, real)
         if not trim:
-            other = _noise(inputs, generator)
-            changed = inputs.clone()
-            for sample, end in enumerate(ends):
-                changed[sample, end:] = other[sample, end:]
-            after = _run(model, changed)
-        largest, where = 0.0, ""
-        for sample, end in enumerate(ends):
-            mine = before[sample : sample + 1]
-            if trim:
-                alone = _run(model, inputs[sample : sample + 1, :end])
-            else:
-                alone = after[sample : sample + 1]
-            if rows == "real":
-                mine, alone = mine[:, :end], alone[:, :end]
-            change = _change(mine, alone)
-            if change.numel() and float(change.amax()) > largest:
-                largest = float(change.amax())
-                where = (
-                    f"output {int(change.argmax())} of sample {sample} "
-                    f"depends on what follows its {end} tokens"
-                )
-    return LeakReport("padding", largest, _tolerance(before, tolerance), where)
+            after = probe.replace(~real)
+            probe.watch(after, stays, "the padding")
+        for sample in range(len(inputs) if trim else 0):
+            alone = probe.inputs[sample, real[sample]][None]
+            after = probe.before.clone()
+            after[sample, stays[sample]] = probe.answer(alone)[0]
+            probe.watch(after, stays, "the padding", room=2)
+    return LeakReport("padding", *probe.found())
 
 
 def batch_leak(
     model: Callable[..., Any],
     inputs: Shaped[Tensor, "B T *features"],
-    *,
-    tolerance: float | None = None,
-    seed: int = 0,
+    **settings: Any,
 ) -> LeakReport:
-    """Change one sample: the outputs of the others may not notice.
+    """Replace one sample after the other: no other sample may notice.
 
-    Finds attention over the wrong axis (``batch_first``), statistics taken
-    over the batch, and masks that the model makes of its inputs and repeats
-    in the wrong order. A mask that comes from elsewhere does not change with
-    them: :func:`padding_leak` finds that one.
-
-    Args:
-        model: the callable to examine.
-        inputs: features ``(B, T, ...)`` or token ids ``(B, T)``, ``B > 1``.
-        tolerance: largest change that counts as rounding; by default a
-            hundred units in the last place of the largest output.
-        seed: seed of the changes.
-
-    Returns:
-        A report; true if samples leak into each other.
-
-    Raises:
-        TypeError: if ``inputs`` are no tensor.
-        ValueError: if there is one sample only, or the model is random.
+    Finds attention over the wrong axis (``batch_first``), statistics over
+    the batch, and masks that the model makes of its inputs and repeats in
+    the wrong order. A mask that comes from elsewhere does not change with
+    them: ``padding_leak`` finds that one. Settings: see ``future_leak``.
 
     Example:
         >>> center = lambda x: x - x.mean(0)
@@ -416,24 +195,11 @@ def batch_leak(
 
     Built in :ref:`section 5.8 <sec-leak-detectors>`.
     """
-    _check_call(model, inputs, seed)
-    if len(inputs) < 2:
-        raise ValueError("inputs must hold at least two samples")
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        before = _baseline(model, inputs)
-        other = _noise(inputs, generator)
-        largest, where = 0.0, ""
+    with examine(model, inputs, 2, **settings) as probe:
         for sample in range(len(inputs)):
-            changed = inputs.clone()
-            changed[sample] = other[sample]
-            change = _change(before, _run(model, changed))
-            change[sample] = 0.0
-            if float(change.amax()) > largest:
-                largest = float(change.amax())
-                victim = int(change.amax(1).argmax())
-                where = f"sample {victim} depends on sample {sample}"
-    return LeakReport("batch", largest, _tolerance(before, tolerance), where)
+            own = probe.samples == sample
+            probe.watch(probe.replace(own), ~own, f"sample {sample}")
+    return LeakReport("batch", *probe.found())
 
 
 def order_leak(
@@ -442,32 +208,15 @@ def order_leak(
     *,
     lengths: Sequence[int] | Shaped[Tensor, " B"] | None = None,
     moves: bool = False,
-    tolerance: float | None = None,
-    seed: int = 0,
+    **settings: Any,
 ) -> LeakReport:
     """Permute the keys: a weighted sum may not notice.
 
-    Attention treats its keys and values as a set. What depends on their
-    order has a position in it, wanted or not.
-
-    Args:
-        model: the callable to examine: from the memory (keys and values)
-            to the output.
-        inputs: the memory ``(B, T, ...)``.
-        lengths: permute only so many positions of each sequence, the real
-            tokens; all of them if omitted.
-        moves: whether the outputs move along with the inputs, as in
-            self-attention, where the queries are permuted too.
-        tolerance: largest change that counts as rounding; by default a
-            hundred units in the last place of the largest output.
-        seed: seed of the permutation.
-
-    Returns:
-        A report; true if the order matters.
-
-    Raises:
-        TypeError: if ``inputs`` are no tensor.
-        ValueError: if the model is random, or the shapes do not fit.
+    ``model`` goes from the memory (keys and values) to the output; with
+    ``moves`` the outputs move along with the inputs, as in self-attention,
+    where the queries are permuted too. With ``lengths`` only so many
+    positions of each sample are permuted. Settings: see ``future_leak``;
+    since sums change their order, there is twice the room for rounding.
 
     Example:
         >>> print(order_leak(lambda x: x.sum(1), torch.randn(2, 5, 3)))
@@ -477,26 +226,85 @@ def order_leak(
 
     Built in :ref:`section 5.8 <sec-leak-detectors>`.
     """
-    _check_call(model, inputs, seed)
-    count, length = inputs.shape[:2]
-    ends = _ends_of([length] * count if lengths is None else lengths, inputs)
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        before = _baseline(model, inputs)
-        changed, expected = inputs.clone(), before.clone()
-        for sample, end in enumerate(ends):
-            # A rotation by at least one leaves no position in its place.
-            order = torch.randperm(end, generator=generator)
-            new = torch.empty_like(order)
-            new[order] = order.roll(1)
-            changed[sample, :end] = inputs[sample, new.to(inputs.device)]
-            if moves:
-                expected[sample, :end] = before[sample, new.to(before.device)]
-        change = _change(expected, _run(model, changed))
-    sample = int(change.flatten(1).amax(1).argmax())
-    return LeakReport(
-        "order",
-        float(change.amax()),
-        _tolerance(before, tolerance),
-        f"the output of sample {sample} depends on the order of its inputs",
-    )
+    with examine(model, inputs, **settings) as probe:
+        order = probe.shuffled(lengths)
+        before = probe.before
+        if moves:
+            probe.places("moves=False")
+            before = before[probe.samples, order]
+        after = probe.answer(probe.inputs[probe.samples, order])
+        every = probe.samples >= 0
+        probe.watch(after, every, "the order of inputs", before, room=2)
+    return LeakReport("order", *probe.found())
+
+
+def missing(
+    model: Callable[..., Any],
+    inputs: Shaped[Tensor, "B T *features"],
+    *,
+    expected: Literal["causal", "all"] | Bool[Tensor, "Tq T"] = "causal",
+    **settings: Any,
+) -> LeakReport:
+    """Replace one input after the other: who may see it has to notice.
+
+    True if a mask hides too much; ``largest`` counts the hidden pairs.
+    ``expected`` says what each output should see: ``"causal"``, ``"all"`` or
+    a mask ``(Tq, T)``. Each input is replaced by up to three others, far and
+    near. An output also sees its own input through its query, and beside a
+    residual in any case: a hidden diagonal shows in rows with one key, and
+    from outside the residual not at all. Settings: see ``influence``.
+
+    Example:
+        >>> print(missing(lambda x: x.cumsum(1), torch.randn(2, 3, 4)))
+        missing: nothing is hidden
+        >>> missing(lambda x: x, torch.randn(1, 2, 4)).where
+        'output 1 does not see input 0'
+
+    Built in :ref:`section 5.8 <sec-leak-detectors>`.
+    """
+    with examine(model, inputs, **settings) as probe:
+        hidden = should_see(probe, expected)
+        for scale in (10.0, 1.0, 0.1):
+            probe.draw(scale)
+            for source in hidden.any(0).nonzero()[:, 0]:
+                after = probe.replace(probe.positions == source)
+                change, _ = probe.compare(after)
+                hidden[:, source] &= change.amax((0, 2)) == 0
+        pairs, note = hidden.nonzero().tolist(), "; ".join(probe.notes)
+    where = "".join(f"output {i} does not see input {j}" for i, j in pairs[:1])
+    return LeakReport("missing", float(len(pairs)), 0.0, where, note)
+
+
+def step_leak(
+    full: Callable[..., Any],
+    steps: Callable[[], Callable[..., Any]],
+    inputs: Shaped[Tensor, "B T *features"],
+    *,
+    chunks: Sequence[int] = (3, 1, 2),
+    **settings: Any,
+) -> LeakReport:
+    """Compute all at once and chunk by chunk: no output may notice.
+
+    ``full(inputs)`` answers at once. ``steps()`` makes an empty cache and
+    returns a function that is called with one chunk after the other and
+    answers for that chunk alone. The last size of ``chunks`` repeats. Finds
+    positions that are counted wrong, keys that are lost or turned twice, and
+    masks in the wrong corner. Settings: see ``order_leak``.
+
+    Example:
+        >>> forgetful = lambda: lambda chunk: chunk.cumsum(1)
+        >>> x = torch.randn(1, 8, 2)
+        >>> bool(step_leak(lambda x: x.cumsum(1), forgetful, x))
+        True
+
+    Built in :ref:`section 5.8 <sec-leak-detectors>`.
+    """
+    with examine(full, inputs, **settings) as probe:
+        before, parts = probe.before, pieces(probe.inputs, chunks)
+        for cause in (f"chunks of {chunks}", "an earlier cache"):
+            step = steps()
+            answers = [probe.answer(part, model=step) for part in parts]
+            after = torch.cat(answers, dim=1)
+            probe.watch(after, probe.samples >= 0, cause, before, room=2)
+            before = after
+    return LeakReport("step", *probe.found())

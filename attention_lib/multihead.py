@@ -30,6 +30,7 @@ def split_heads(
     Head ``h`` receives the features ``h * d_head`` to
     ``(h + 1) * d_head - 1`` of every position.
 
+    >>> import torch
     >>> split_heads(torch.arange(6.0).view(1, 1, 6), 3).squeeze()
     tensor([[0., 1.],
             [2., 3.],
@@ -45,6 +46,7 @@ def merge_heads(
 ) -> Float[Tensor, "*batch T width"]:
     """Lay heads ``(..., H, T, d_head)`` side by side: ``(..., T, width)``.
 
+    >>> import torch
     >>> x = torch.randn(2, 5, 6)
     >>> torch.equal(merge_heads(split_heads(x, 3)), x)
     True
@@ -75,6 +77,7 @@ class MultiHeadAttention(nn.Module):
 
     Source: Vaswani et al. (2017), section 3.2.2; Ainslie et al. (2023).
 
+    >>> import torch
     >>> layer = MultiHeadAttention(d_model=12, num_heads=3)
     >>> output, weights = layer(torch.randn(2, 5, 12), need_weights=True)
     >>> output.shape, weights.shape

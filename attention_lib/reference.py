@@ -20,23 +20,15 @@ def softmax(
 ) -> NDArray[np.float64]:
     """Turn scores into weights that sum to one over the allowed keys.
 
-    Args:
-        scores: Any shape, usually ``(..., Tq, Tk)``.
-        mask: Boolean, ``True`` = may be attended; broadcast to ``scores``.
-        axis: The axis over which the weights sum to one: the keys.
+    ``axis`` is that of the keys. ``mask`` is boolean, True = may be
+    attended, and broadcasts to ``scores``; a row with no allowed key is all
+    zeros. Raises TypeError for a mask that is not boolean and ValueError for
+    one that does not fit.
 
-    Returns:
-        The weights in float64. A row with no allowed key is all zeros.
+    >>> softmax([0.0, np.log(3.0)]).round(4)
+    array([0.25, 0.75])
 
-    Raises:
-        TypeError: If ``mask`` is not boolean.
-        ValueError: If ``mask`` does not broadcast to ``scores``.
-
-    Example:
-        >>> softmax([0.0, np.log(3.0)]).round(4)
-        array([0.25, 0.75])
-
-    Built in :ref:`section 2.4 <sec-stable-softmax>`.
+    Built in :ref:`section 2.6 <sec-stable-softmax>`.
     """
     scores = check_array("scores", scores)
     if mask is not None:
@@ -46,13 +38,7 @@ def softmax(
                 "mask must be boolean (True = may be attended), got "
                 f"{mask.dtype}"
             )
-        try:
-            mask = np.broadcast_to(mask, scores.shape)
-        except ValueError:
-            raise ValueError(
-                f"mask of shape {mask.shape} does not broadcast to scores "
-                f"of shape {scores.shape}"
-            ) from None
+        mask = np.broadcast_to(mask, scores.shape)
         scores = np.where(mask, scores, -np.inf)
     highest = scores.max(axis=axis, keepdims=True, initial=-np.inf)
     highest = np.where(highest == -np.inf, 0.0, highest)
@@ -73,28 +59,19 @@ def attention(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Compute scaled dot-product attention, one matrix at a time.
 
-    Args:
-        query: ``(..., Tq, d_k)``.
-        key: ``(..., Tk, d_k)``.
-        value: ``(..., Tk, d_v)``.
-        mask: Boolean, ``True`` = may be attended; broadcast to
-            ``(..., Tq, Tk)``.
-        scale: The factor of the scores; ``None`` stands for
-            ``1 / sqrt(d_k)``, and 1 gives the plain dot product.
+    ``query`` ``(..., Tq, d_k)``, ``key`` ``(..., Tk, d_k)`` and ``value``
+    ``(..., Tk, d_v)`` give the context ``(..., Tq, d_v)`` and the weights
+    ``(..., Tq, Tk)``. ``mask`` is that of softmax; ``scale`` is
+    ``1 / sqrt(d_k)`` if omitted, and 1 gives the plain dot product. Raises
+    TypeError or ValueError for what does not fit together.
 
-    Returns:
-        The context ``(..., Tq, d_v)`` and the weights ``(..., Tq, Tk)``,
-        both in float64.
+    Source: Vaswani et al. (2017), equation 1.
 
-    References:
-        Vaswani et al. (2017), equation 1.
+    >>> context, weights = attention([[0.0]], [[1.0], [2.0]], [[3], [5]])
+    >>> weights, context
+    (array([[0.5, 0.5]]), array([[4.]]))
 
-    Example:
-        >>> context, weights = attention([[0.0]], [[1.0], [2.0]], [[3], [5]])
-        >>> weights, context
-        (array([[0.5, 0.5]]), array([[4.]]))
-
-    Built in :ref:`section 2.4 <sec-stable-softmax>`.
+    Built in :ref:`section 2.6 <sec-stable-softmax>`.
     """
     query = check_array("query", query, 2)
     key = check_array("key", key, 2)

@@ -85,7 +85,7 @@ class AdditiveScore(nn.Module):
     """Compare by a small network: vector · tanh(query' + key').
 
     ``query'`` and ``key'`` are linear maps to ``hidden_dim`` without bias,
-    so the widths may differ. It has first derivatives only.
+    so the widths may differ.
 
     Source: Bahdanau et al. (2015), appendix A.1.2; Luong's "concat".
 

@@ -19,19 +19,14 @@ ROOT = Path(__file__).resolve().parent.parent
 WORDS = ("cats", "eat", "fish")
 
 
-def shares() -> np.ndarray:
-    """Return what the first word of the book's example listens to."""
-    words = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
-    _, weights = reference.attention(words[:1], words, words)
-    return weights[0]
-
-
 def mixing() -> mpl.figure.Figure:
     """Draw a desk with a slider for each word, and the mix below."""
     use_book_style()
     shades = [COLORS[name] for name in ("pink", "orange", "sky")]
     figure, ax = plt.subplots(figsize=(5.6, 2.6))
-    parts = shares()
+    words = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+    # What the first word of the book's example listens to.
+    parts = reference.attention(words[:1], words, words)[1][0]
     for place, (word, part, shade) in enumerate(
         zip(WORDS, parts, shades, strict=True)
     ):

@@ -111,8 +111,6 @@ class _Finished:
 
     def add(self, tokens: list[int], total: float) -> None:
         """Take one in; of more than ``most`` the worst drops out."""
-        if total == -math.inf:
-            return
         score = total / max(1, len(tokens)) ** self.power
         self.best.append(Hypothesis(tokens, total, score))
         self.best.sort(key=lambda each: each.score, reverse=True)
@@ -147,11 +145,8 @@ def _extend(
     )
     parents, tokens = best // V, best % V
     rows = torch.arange(len(words), device=words.device)[:, None]
-    return (
-        totals,
-        torch.cat([words[rows, parents], tokens[..., None]], -1),
-        parents,
-    )
+    words = torch.cat([words[rows, parents], tokens[..., None]], dim=-1)
+    return totals, words, parents
 
 
 def beam_search(
@@ -196,24 +191,19 @@ def beam_search(
             logits, state = model.decoder.step(words[..., -1].flatten(), state)
             totals, words, parents = _extend(totals, words, logits)
             ended = words[..., -1] == EOS
-            for b, k in ended[:, :beam_size].nonzero().tolist():
+            over = (ended & totals.isfinite())[:, :beam_size]
+            for b, k in over.nonzero().tolist():
                 found[b].add(words[b, k, 1:].tolist(), totals[b, k].item())
             # The best of those that have not ended go on, still in order.
             on = ended.byte().argsort(dim=1, stable=True)[:, :beam_size]
             totals, words = totals[rows, on], words[rows, on]
-            if all(
-                each.is_beyond(total, length, max_length)
-                for each, total in zip(
-                    found, totals[:, 0].tolist(), strict=True
-                )
-            ):
+            best = zip(found, totals[:, 0].tolist(), strict=True)
+            if all(each.is_beyond(t, length, max_length) for each, t in best):
                 break
             state = model.decoder.reorder(
                 state, (rows * beam_size + parents[rows, on]).flatten()
             )
-        for each, beams, sums in zip(
-            found, words.tolist(), totals.tolist(), strict=True
-        ):
-            for beam, total in zip(beams, sums, strict=True):
-                each.add(beam[1:], total)
+        else:  # cut at the limit
+            for b, k in totals.isfinite().nonzero().tolist():
+                found[b].add(words[b, k, 1:].tolist(), totals[b, k].item())
     return [each.best for each in found]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from attention_lib.attention import masked_softmax
+from attention_lib.attention import attend, masked_softmax
 from attention_lib.course.exercises import _core
 from attention_lib.course.exercises._core import evaluate
 from attention_lib.reference import attention, softmax
@@ -21,11 +21,13 @@ def test_every_exercise_of_the_chapter_is_tested_here():
     assert names == {
         "02-attention",
         "02-masked",
+        "02-read",
         "02-scores",
         "02-sharp",
         "02-softmax",
         "02-twins",
         "02-unscaled",
+        "02-value",
     }
 
 
@@ -40,6 +42,8 @@ def test_every_exercise_of_the_chapter_is_tested_here():
         ("02-sharp", torch.tensor([0.5, 0.0, 0.5])),
         ("02-unscaled", [0.212, 0.212, 0.576]),
         ("02-unscaled", softmax([1, 1, 2])),
+        ("02-value", [1, 2]),
+        ("02-value", np.array([1.0, 2.0])),
         ("02-scores", np.log([0.7, 0.1, 0.1, 0.1])),
         ("02-scores", [5.946, 4, 4, 4]),
         ("02-scores", torch.tensor([[0.7, 0.1, 0.1, 0.1]]).log()),
@@ -60,10 +64,13 @@ def test_right_values_are_correct(name, answer):
         ("02-sharp", [0.4011, 0.1978, 0.4011], "the query [1, 0]"),
         ("02-sharp", [1, 0, 1], "sums to two"),
         ("02-sharp", [0.5, 0.5], "shape is (2,), not (3,)"),
-        ("02-unscaled", [0.248, 0.248, 0.503], "with step 2"),
+        ("02-unscaled", [0.248, 0.248, 0.503], "with the scale"),
         ("02-unscaled", [0.25, 0.25, 0.5], "divide the scores"),
         ("02-unscaled", [2.718, 2.718, 7.389], "the exponentials"),
         ("02-unscaled", softmax([1, 0, 1]), "that of [1, 1]"),
+        ("02-value", [1, 1], "in the example"),
+        ("02-value", [0.5, 1], "not their mean"),
+        ("02-value", [2, 1], "other way round"),
         ("02-scores", [0.7, 0.1, 0.1, 0.1], "undoes the exponential"),
         ("02-scores", [7, 1, 1, 1], "softmax of these scores is [0.993"),
         ("02-scores", [1, 2, 3], "Give 4 numbers"),
@@ -191,13 +198,62 @@ def variant(divisor=lambda q, k, v: q.shape[-1] ** 0.5, dim=-1):
                 q @ k.mT / q.shape[-1] ** 0.5 @ v,
                 q @ k.mT / q.shape[-1] ** 0.5,
             ),
-            "Step 3 is",
+            "The softmax is missing",
         ),
         (lambda q, k, v: variant()(q, k.T, v), "stops with RuntimeError"),
     ],
 )
 def test_wrong_attentions_get_their_hint(answer, words):
     rejected("02-attention", answer, words)
+
+
+# --- 02-read -----------------------------------------------------------------
+
+
+def by_attend(states, query):
+    context, weights = attend(
+        query.expand(len(states), 1, -1),
+        states,
+        states,
+        score=lambda q, k: q @ k.mT,
+    )
+    return context[:, 0], weights[:, 0]
+
+
+def by_sum(states, query):
+    weights = masked_softmax((states * query).sum(-1))
+    return (weights[..., None] * states).sum(1), weights
+
+
+@pytest.mark.parametrize("answer", [by_attend, by_sum])
+def test_any_right_reader_is_correct(answer):
+    assert evaluate("02-read", answer).status == "correct"
+
+
+def reader(score=lambda s, q: s @ q, dim=-1):
+    def answer(states, query):
+        weights = score(states, query).softmax(dim)
+        return torch.einsum("bt,btd->bd", weights, states), weights
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (reader(lambda s, q: 0 * (s @ q)), "the query has no say"),
+        (reader(dim=0), "over the texts"),
+        (reader(lambda s, q: s @ q / len(q) ** 0.5), "plain dot product"),
+        (lambda s, q: reader()(s, q)[::-1], "are exchanged"),
+        (lambda s, q: reader()(s, q)[0], "1 result, not 2"),
+        (
+            lambda s, q: (torch.einsum("bt,btd->bd", s @ q, s), s @ q),
+            "softmax is missing",
+        ),
+    ],
+)
+def test_wrong_readers_get_their_hint(answer, words):
+    rejected("02-read", answer, words)
 
 
 # --- 02-masked ---------------------------------------------------------------

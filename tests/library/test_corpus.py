@@ -26,7 +26,6 @@ from attention_lib.course.corpus import (
     iterate_batches,
     make_batch,
     make_pair,
-    pad,
     sample_pairs,
     split_of,
     tokenize_chinese,
@@ -193,13 +192,6 @@ def test_a_batch_frames_and_pads_each_sentence():
         assert batch.target_output[row].tolist()[:length] == [*target, EOS]
         assert not batch.target_output[row, length:].any()
     assert torch.equal(batch.source_mask[:, 0], batch.source != PAD)
-
-
-def test_an_empty_batch_has_shapes():
-    batch = make_batch([])
-    assert batch.source.shape == batch.target_input.shape == (0, 0)
-    assert batch.source_lengths.shape == (0,)
-    assert pad([[]]).shape == (1, 0)
 
 
 @pytest.mark.parametrize("bucketed", [False, True])

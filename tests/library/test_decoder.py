@@ -66,16 +66,6 @@ def test_a_sentence_without_a_word_gives_a_context_of_zeros(place):
     assert all(p.grad.isfinite().all() for p in decoder.parameters())
 
 
-@each_place
-def test_a_step_writes_nothing_into_the_state_it_was_given(place):
-    decoder, memory = build(place), random_memory()
-    state = decoder.start(memory)
-    leaves = [state[0], *state[1]]
-    copies = [leaf.clone() for leaf in leaves]
-    decoder.step(TOKENS[:, 0], state)
-    assert all(map(torch.equal, leaves, copies))
-
-
 # --- the two places ----------------------------------------------------------
 
 

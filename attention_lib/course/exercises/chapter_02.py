@@ -56,12 +56,12 @@ register(
         mistakes=[
             Mistake(
                 [0.2483, 0.2483, 0.5035],
-                "These are the weights with step 2. Leave the division by "
+                "These are the weights with the scale. Leave the division by "
                 "the root of two out.",
             ),
             Mistake(
                 [0.25, 0.25, 0.5],
-                "You divide the scores by their sum. Step 3 takes the "
+                "You divide the scores by their sum. The softmax takes the "
                 "exponentials first.",
             ),
             Mistake(
@@ -75,6 +75,34 @@ register(
             ),
         ],
         checked="three weights, to three digits",
+    )
+)
+
+
+# --- 02-value: what a projection hands over ----------------------------------
+
+register(
+    Exercise(
+        name="02-value",
+        solution=[1.0, 2.0],
+        tolerance=1e-3,
+        mistakes=[
+            Mistake(
+                [1.0, 1.0],
+                "That is the value in the example. Which one does the matrix "
+                "give that makes the other two?",
+            ),
+            Mistake(
+                [0.5, 1.0],
+                "That is the mean of the two values. The vector of fish is "
+                "the sum of the other two, not their mean.",
+            ),
+            Mistake(
+                [2.0, 1.0],
+                "The order of the two numbers is the other way round.",
+            ),
+        ],
+        checked="the two numbers of the value",
     )
 )
 
@@ -279,12 +307,105 @@ register(
             ),
             Mistake(
                 _without_softmax,
-                "These are scores, and a sum weighted by scores. Step 3 is "
-                "missing.",
+                "These are scores, and a sum weighted by scores. The softmax "
+                "is missing.",
             ),
         ],
         checked="context and weights of one query, of two, and of a batch, "
         "with all sizes different",
+    )
+)
+
+
+# --- 02-read: one learned query for every text -------------------------------
+
+
+def _read(states: Tensor, query: Tensor) -> _Pair:
+    return _read_by(states, query)
+
+
+def _read_by(
+    states: Tensor, query: Tensor, scale: float = 1.0, dim: int = 1
+) -> _Pair:
+    weights = torch.softmax(scale * (states @ query), dim=dim)
+    return (weights[:, None] @ states)[:, 0], weights
+
+
+def _read_over_texts(states: Tensor, query: Tensor) -> _Pair:
+    return _read_by(states, query, dim=0)
+
+
+def _read_scaled(states: Tensor, query: Tensor) -> _Pair:
+    return _read_by(states, query, scale=len(query) ** -0.5)
+
+
+def _read_mean(states: Tensor, query: Tensor) -> _Pair:
+    return _read_by(states, torch.zeros_like(query))
+
+
+def _read_best(states: Tensor, query: Tensor) -> _Pair:
+    return _read_by(states, query, scale=1e6)
+
+
+def _read_without_softmax(states: Tensor, query: Tensor) -> _Pair:
+    scores = states @ query
+    return (scores[:, None] @ states)[:, 0], scores
+
+
+def _read_swapped(states: Tensor, query: Tensor) -> _Pair:
+    summary, weights = _read(states, query)
+    return weights, summary
+
+
+register(
+    Exercise(
+        name="02-read",
+        solution=_read,
+        cases=[
+            Case(
+                torch.tensor([[[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]]),
+                torch.tensor([1.0, 0.0]),
+                note="one text of three words",
+            ),
+            Case(
+                torch.linspace(-2, 2, 40).view(2, 5, 4).sin(),
+                torch.tensor([1.0, -1.0, 0.5, 2.0]),
+                note="two texts of five words, width four",
+            ),
+        ],
+        mistakes=[
+            Mistake(
+                _read_mean,
+                "These are equal weights: the query has no say. Compare it "
+                "with every word.",
+            ),
+            Mistake(
+                _read_over_texts,
+                "The weights sum to one over the texts. Each text shares out "
+                "its own weight, over its words.",
+            ),
+            Mistake(
+                _read_scaled,
+                "You divide by the root of the width. The exercise asks for "
+                "the plain dot product.",
+            ),
+            Mistake(
+                _read_best,
+                "Only the best word of each text is taken. A weighted sum "
+                "lets the others speak too, and has a gradient.",
+            ),
+            Mistake(
+                _read_without_softmax,
+                "These are scores, and a sum weighted by scores. The softmax "
+                "is missing.",
+            ),
+            Mistake(
+                _read_swapped,
+                "Summaries and weights are exchanged: return the summaries "
+                "first.",
+            ),
+        ],
+        checked="summaries and weights of one text and of two",
     )
 )
 
