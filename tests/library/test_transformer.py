@@ -590,6 +590,8 @@ def test_packed_documents_are_each_as_if_alone(kind, options):
     mask = torch.block_diag(*(torch.ones(n, n) for n in sizes)).bool()
     positions = torch.cat([torch.arange(n) for n in sizes]).expand(2, -1)
     packed = model(tokens, mask=mask, positions=positions[0])
+    stretched = model(tokens, mask=mask, positions=2 * positions)
+    assert torch.allclose(stretched, packed) == (kind is None)
     alone = [model(document) for document in tokens.split(sizes, 1)]
     torch.testing.assert_close(packed, torch.cat(alone, 1))
     cache, parts = caches(model), []
