@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -11,7 +11,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.amp.autocast_mode import is_autocast_available
-from torch.autograd import forward_ad
 
 # Asked once: a compiler cannot always follow the question.
 AUTOCAST_DEVICES = frozenset(
@@ -30,28 +29,6 @@ def check_type(
         raise TypeError(f"{name} must be {what}, got {type(value).__name__}")
 
 
-def check_callable(name: str, value: Any) -> None:
-    """Refuse what cannot be called."""
-    if not callable(value):
-        raise TypeError(f"{name} must be callable, got {type(value).__name__}")
-
-
-def check_items(
-    name: str, items: Any, kind: type | tuple[type, ...], what: str
-) -> list[Any]:
-    """Refuse what is no collection of such items; return them in a list."""
-    if isinstance(items, str) or not isinstance(items, Iterable):
-        raise TypeError(
-            f"{name} must be a sequence of {what}, got {type(items).__name__}"
-        )
-    listed = list(items)
-    kind = (int, np.integer) if kind is int else kind
-    for item in listed:
-        if not isinstance(item, kind) or isinstance(item, bool):
-            raise TypeError(f"{name} must hold {what}, got {item!r}")
-    return listed
-
-
 def check_sizes(least: int = 1, **sizes: Any) -> None:
     """Refuse what is no whole number, or less than the least."""
     for name, size in sizes.items():
@@ -61,17 +38,6 @@ def check_sizes(least: int = 1, **sizes: Any) -> None:
             raise TypeError(f"{name} must be an int, got {size!r}")
         if size < least:
             raise ValueError(f"{name} must be at least {least}, got {size}")
-
-
-def check_no_tangent(name: str, *tensors: Tensor) -> None:
-    """Refuse forward-mode differentiation, which would find 0."""
-    for tensor in tensors:
-        dual = forward_ad.unpack_dual(tensor)
-        if dual.tangent is not None:
-            raise NotImplementedError(
-                f"{name} has no derivative in forward mode, as jvp and "
-                "jacfwd ask for; backward() goes the other way"
-            )
 
 
 def check_number(
@@ -119,58 +85,6 @@ def check_tensor(name: str, value: Any, kind: str, axes: str = "") -> None:
         raise ValueError(
             f"{name} must have shape {axes}, got {tuple(value.shape)}"
         )
-
-
-def check_width(name: str, value: Any, width: int, axes: str) -> None:
-    """Refuse what is no tensor of features, or of features of other width."""
-    check_tensor(name, value, "floating-point", axes)
-    if value.shape[-1] != width:
-        raise ValueError(
-            f"{name} must have width {width}, got {tuple(value.shape)}"
-        )
-
-
-def check_indices(name: str, value: Any, size: int, axes: str) -> None:
-    """Refuse what are no numbers from 0 to ``size - 1``.
-
-    Values are looked at where that is cheap: on the CPU, not while a
-    compiler traces.
-    """
-    check_tensor(name, value, "whole", axes)
-    if (
-        value.device.type == "cpu"
-        and value.numel()
-        and not torch.compiler.is_compiling()
-    ):
-        low, high = (int(end) for end in value.aminmax())
-        if low < 0 or high >= size:
-            raise ValueError(
-                f"{name} must hold numbers from 0 to {size - 1}, got "
-                f"{low if low < 0 else high}"
-            )
-
-
-def check_lengths(
-    name: str, value: Any, shape: torch.Size, least: int = 0
-) -> None:
-    """Refuse lengths that do not fit rows ``(B, T)``."""
-    check_indices(name, value, shape[1] + 1, "(B,)")
-    if len(value) != shape[0]:
-        raise ValueError(
-            f"{name} must hold one length for each of {shape[0]} rows, got "
-            f"{len(value)}"
-        )
-    if least and value.device.type == "cpu" and bool((value < least).any()):
-        raise ValueError(
-            f"{name} must be at least {least}, got {int(value.min())}"
-        )
-
-
-def check_axis(name: str, value: Any, rank: int) -> None:
-    """Refuse what is not the number of an axis."""
-    check_sizes(-max(rank, 1), **{name: value})
-    if value >= max(rank, 1):
-        raise ValueError(f"{name} must be one of {rank} axes, got {value}")
 
 
 def check_array(name: str, value: Any, least: int = 0) -> NDArray[np.float64]:
@@ -247,6 +161,11 @@ def check_inputs(query: Tensor, key: Tensor, value: Tensor) -> None:
             and tensor.dim() > 1
         ):
             refuse_input(name, tensor)
+    if not query.device == key.device == value.device:
+        raise ValueError(
+            "query, key and value must be on one device, got "
+            f"{query.device}, {key.device} and {value.device}"
+        )
     if not query.dtype == key.dtype == value.dtype:
         kind = query.device.type
         if kind in AUTOCAST_DEVICES and torch.is_autocast_enabled(kind):
@@ -254,11 +173,6 @@ def check_inputs(query: Tensor, key: Tensor, value: Tensor) -> None:
         raise TypeError(
             "query, key and value must share one type, got "
             f"{query.dtype}, {key.dtype} and {value.dtype}"
-        )
-    if not query.device == key.device == value.device:
-        raise ValueError(
-            "query, key and value must be on one device, got "
-            f"{query.device}, {key.device} and {value.device}"
         )
 
 
@@ -315,12 +229,15 @@ def _join_leading(query: Tensor, key: Tensor, value: Tensor) -> Sequence[int]:
     """Broadcast the axes before the last two; grouped heads count once."""
     heads: tuple[int, ...] = ()
     shapes = [tensor.shape[:-2] for tensor in (query, key, value)]
-    if query.dim() > 2 < key.dim() and 1 < key.shape[-3] < query.shape[-3]:
-        if query.shape[-3] % key.shape[-3]:
+    if (
+        query.dim() == key.dim() == value.dim() == 4
+        and 1 < key.shape[1] == value.shape[1] < query.shape[1]
+    ):
+        if query.shape[1] % key.shape[1]:
             refuse_shapes(
                 "key heads must divide query heads", query, key, value
             )
-        heads = (query.shape[-3],)
+        heads = (query.shape[1],)
         shapes = [shape[:-1] for shape in shapes]
     try:
         outer = torch.broadcast_shapes(*shapes)
@@ -330,13 +247,21 @@ def _join_leading(query: Tensor, key: Tensor, value: Tensor) -> Sequence[int]:
 
 
 def fit_mask(
-    mask: Any, scores: Sequence[int], device: torch.device, name: str = "mask"
+    mask: Any,
+    scores: Any,
+    device: torch.device | None = None,
+    name: str = "mask",
 ) -> Tensor:
     """Refuse a mask with no meaning for such scores; else line it up.
 
     Beside four axes of scores, three axes mean (B, Tq or 1, Tk): one mask
-    for each sample, whatever the number of heads.
+    for each sample, whatever the number of heads. Scores are given
+    themselves, or as their shape and device.
     """
+    if device is None:
+        if not isinstance(scores, Tensor) or not scores.is_floating_point():
+            check_tensor("scores", scores, "floating-point")
+        scores, device = scores.shape, scores.device
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         raise TypeError(
             f"{name} must be a boolean tensor (True = may be attended), got "
@@ -344,14 +269,15 @@ def fit_mask(
             "0 and -inf, padding_mask lengths, from_attention_mask (B, T) "
             "with 1 = keep; numbers to add to the scores go to bias="
         )
+    fitted = mask
     if mask.dim() == 3 and len(scores) == 4:
-        mask = mask[:, None]
-    if mask.dim() > len(scores) or mask.device != device:
+        fitted = mask[:, None]
+    if fitted.dim() > len(scores) or mask.device != device:
         refuse_fit(name, mask, scores, device)
-    for axis in range(-mask.dim(), 0):
-        if mask.shape[axis] not in (1, scores[axis]):
+    for axis in range(-fitted.dim(), 0):
+        if fitted.shape[axis] not in (1, scores[axis]):
             refuse_fit(name, mask, scores, device)
-    return mask
+    return fitted
 
 
 def fit_bias(bias: Any, scores: Sequence[int], device: torch.device) -> Tensor:
@@ -372,10 +298,15 @@ def refuse_fit(
     if tensor.device != device:
         raise ValueError(f"{name} is on {tensor.device}, scores on {device}")
     hint = ""
-    if tensor.dim() == 2:
+    if name != "bias" and tensor.dim() == 2:
         hint = (
             "; two axes mean (Tq, Tk): is it (B, T) with 1 = keep? Then "
             "pass from_attention_mask(mask)"
+        )
+    elif name != "bias" and tensor.dim() == 3 and len(scores) == 4:
+        hint = (
+            "; three axes mean (B, Tq or 1, Tk): is it (B * H, Tq, Tk) for "
+            "torch.nn.MultiheadAttention? Then pass from_mha_mask"
         )
     raise ValueError(
         f"{name} of shape {tuple(tensor.shape)} does not fit scores "
@@ -444,9 +375,16 @@ def check_row_lengths(
 
 
 def check_layer_sizes(
-    d_model: int, num_heads: int, num_kv_heads: int, d_head: int | None
+    d_model: int,
+    num_heads: int,
+    num_kv_heads: int,
+    d_head: int | None,
+    bias: bool,
+    dropout: float,
 ) -> None:
-    """Refuse heads and widths of which no layer can be built."""
+    """Refuse what no layer can be built of."""
+    check_flags(bias=bias)
+    check_number("dropout", dropout, 0.0, 1.0)
     check_sizes(
         d_model=d_model, num_heads=num_heads, num_kv_heads=num_kv_heads
     )
@@ -473,6 +411,7 @@ def check_layer_call(
     bias: Tensor | None,
     positions: Tensor | None,
     cache: Any,
+    **flags: bool,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Refuse a call of a layer before a cache is written to.
 
@@ -492,6 +431,7 @@ def check_layer_call(
         refuse_shapes("key and value must be equally long", query, key, value)
     (batch, queries, _), keys, cached = query.shape, key.shape[1], 0
     if cache is not None:  # refused before it is written to
+        check_flags(**flags)
         cached = _check_cache(cache, key is not query and keys > 0)
         scores = (batch, layer.num_heads, queries, cached + keys)
         if mask is not None:
@@ -503,14 +443,15 @@ def check_layer_call(
         positions = torch.arange(start, cached + keys, device=query.device)
     elif positions is not None and layer.rotary is None:
         raise ValueError("positions need a layer with rotary=")
-    elif positions is not None and (
-        positions.shape[-1] != keys or queries > keys
-    ):
-        raise ValueError(
-            f"positions must be those of the {keys} keys of this call, of "
-            f"which the {queries} queries take the last, got shape "
-            f"{tuple(positions.shape)}"
-        )
+    elif positions is not None:
+        check_tensor("positions", positions, "whole")
+        fits = [(keys,), (1, keys), (batch, keys)]
+        if tuple(positions.shape) not in fits or queries > keys:
+            raise ValueError(
+                f"positions must be those of the {keys} keys of this call, "
+                f"of which the {queries} queries take the last, got shape "
+                f"{tuple(positions.shape)}"
+            )
     return mask, bias, positions
 
 

@@ -66,7 +66,7 @@ def block_to_torch(block: Any, batch_first: bool) -> Any:
     """Copy a block into PyTorch's layer, if that has all it has."""
     decodes = hasattr(block, "cross_attention")
     kind, attentions, norms = _THEIRS[decodes]
-    feed_forward, first = block.feed_forward, block.norm1
+    feed_forward = block.feed_forward
     parts = [feed_forward, *(getattr(block, name) for name in norms)]
     names = [type(part).__name__ for part in parts]
     if {*names} != {"FeedForward", "LayerNorm"}:
@@ -84,7 +84,6 @@ def block_to_torch(block: Any, batch_first: bool) -> Any:
         1,
         block.dropout.p,
         copy.deepcopy(feed_forward.activation),
-        first.eps,
         batch_first=batch_first,
         norm_first=block.pre_norm,
         device="meta",  # no random number is drawn

@@ -18,7 +18,12 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from attention_lib._checks import AUTOCAST_DEVICES, check_inputs, truth
+from attention_lib._checks import (
+    AUTOCAST_DEVICES,
+    check_inputs,
+    check_tensor,
+    truth,
+)
 from attention_lib.masks import causal_mask
 
 HALF = (torch.float16, torch.bfloat16)
@@ -61,7 +66,12 @@ def prepare(
     """
     context: AbstractContextManager[Any] = nullcontext()
     for tensor in (query, key, value):
-        if not isinstance(tensor, Tensor) or tensor.dtype != query.dtype:
+        if (
+            not isinstance(tensor, Tensor)
+            or not tensor.is_floating_point()
+            or tensor.dtype != query.dtype
+            or tensor.device != query.device
+        ):
             check_inputs(query, key, value)
     kind = query.device.type
     if kind in AUTOCAST_DEVICES and torch.is_autocast_enabled(kind):
@@ -83,6 +93,8 @@ def quick_softmax(
     does not serve, such as one with NaN behind the mask, comes out as NaN
     throughout: its first key tells.
     """
+    if not isinstance(scores, Tensor) or not scores.is_floating_point():
+        check_tensor("scores", scores, "floating-point")
     if (
         scores.device.type != "cpu"  # which would have to wait for a GPU
         or torch.compiler.is_compiling()
@@ -113,9 +125,9 @@ def quick_softmax(
         if torch.is_grad_enabled() and scores.requires_grad:
             spare = False
         weights = torch.softmax(scores, dim, out=scores if spare else None)
-        if alive is not None:
-            weights = weights * alive
         lost = not own and bool(weights.narrow(dim, 0, 1).isnan().any())
+        if alive is not None:
+            weights = weights.masked_fill(~alive, 0.0)
     except RuntimeError:  # as under vmap, which shows no values
         return None
     return None if lost else weights
@@ -128,8 +140,13 @@ def hide_unseen(
 
     Weights of 0 do not hide them: 0 times NaN is NaN.
     """
-    if mask.dtype != torch.bool or mask.dim() < 2 or 0 in mask.shape:
+    if (
+        mask.dtype != torch.bool  # refused later
+        or mask.device != key.device
+        or 0 in mask.shape
+    ):
         return key, value
+    mask = mask if mask.dim() > 1 else mask.reshape(1, -1)
     mask = mask[..., -max(key.shape[-2], 1) :]
     if mask.dim() == 3 and key.dim() == 4:
         mask = mask[:, None]
@@ -214,12 +231,17 @@ def _kernel_types(
     A kernel for half types rounds a bias. The CPU has none for some calls,
     and one that let scores in float16 overflow (PyTorch 2.6).
     """
-    in_half = bias is None and (
-        query.device.type != "cpu"
-        or (
-            query.dtype == torch.bfloat16
-            and p == 0
-            and query.shape[-1] == value.shape[-1]
+    alike = query.dtype == key.dtype == value.dtype
+    in_half = (
+        alike
+        and bias is None
+        and (
+            query.device.type != "cpu"
+            or (
+                query.dtype == torch.bfloat16
+                and p == 0
+                and query.shape[-1] == value.shape[-1]
+            )
         )
     )
     if in_half:
@@ -245,10 +267,14 @@ def join_masks(
         lengths = query.shape[-2], key.shape[-2]
         masks.append(causal_mask(*lengths, device=query.device))
     if bias is not None:
+        bias = bias.to(torch.promote_types(query.dtype, torch.float32))
         keep = bias != -math.inf
         if not truth(keep.all()):
-            masks.append(keep)
             bias = torch.where(keep, bias, 0.0)
+            # Beside four, three axes of a bias mean heads, of a mask samples.
+            if keep.dim() == 3 and max(query.dim(), key.dim()) == 4:
+                keep = keep[None]
+            masks.append(keep)
     return reduce(and_, masks) if masks else None, bias
 
 
@@ -275,7 +301,7 @@ def fused_attention(
     if mask is not None:
         key, value = hide_unseen(key, value, mask)
 
-    dtype, leading, grouped = query.dtype, query.shape[:-2], False
+    dtype, leading, grouped = value.dtype, query.shape[:-2], False
     if not leading == key.shape[:-2] == value.shape[:-2]:
         grouped = query.dim() == 4 and 1 < key.shape[1] < query.shape[1]
         query, key, value = _broadcast_leading(query, key, value, grouped)

@@ -59,7 +59,7 @@ def masked_softmax(
     Built in :ref:`section 2.8 <sec-one-formula>`.
     """
     if mask is not None:
-        mask = fit_mask(mask, scores.shape, scores.device)
+        mask = fit_mask(mask, scores)
     weights = quick_softmax(scores, mask, dim)  # the lines below, faster
     if weights is None:
         wide = widen(scores)
@@ -98,12 +98,11 @@ def attend(
 
     Built in :ref:`section 2.8 <sec-one-formula>`.
     """
-    dtype = value.dtype
-    query, key, value, precision = prepare(query, key, value, mask)
+    q, k, v, precision = prepare(query, key, value, mask)
     with precision:  # float32 or wider
-        weights = masked_softmax(score(query, key), mask)
-        context = mix(F.dropout(weights, dropout_p), value, mask)
-    return context.to(dtype), weights.to(dtype)
+        weights = masked_softmax(score(q, k), mask)
+        context = mix(F.dropout(weights, dropout_p), v, mask)
+    return context.to(value.dtype), weights.to(value.dtype)
 
 
 def scaled_dot_product_attention(

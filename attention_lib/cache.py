@@ -79,7 +79,7 @@ class KVCache:
     def crop(self, length: int) -> None:
         """Forget all positions but the first ``length``."""
         check_sizes(0, length=length)
-        check_number("length", length, 0, self.length)
+        check_number("length", length, 0.0, float(self.length))
         self.length = length
 
     def reorder(self, rows: Int[Tensor, " rows"]) -> None:

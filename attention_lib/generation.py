@@ -44,7 +44,7 @@ def next_token_probs(
     """
     check_sampling(temperature, top_k, top_p)
     ordered, order = widen(logits).sort(stable=True, descending=True)
-    probs = ((ordered - ordered[..., :1]) / temperature).softmax(-1)
+    probs = (ordered / temperature).softmax(-1)
     if top_k is not None:
         rank = torch.arange(probs.shape[-1], device=probs.device)
         probs = probs.where(rank < top_k, 0.0)
@@ -95,7 +95,7 @@ def generate(
                 unread = torch.multinomial(probs, 1, generator=generator)
             if eos is not None:
                 unread = unread.masked_fill(done, eos)
-                done = done | (unread == eos)
+                done = unread == eos
             tokens = torch.cat([tokens, unread.to(tokens.dtype)], 1)
             if mask is not None:
                 mask = F.pad(mask, (0, 1), value=True)

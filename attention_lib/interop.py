@@ -10,7 +10,14 @@ import torch
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
-from attention_lib._checks import check_sizes, check_type, kind_of, truth
+from attention_lib._checks import (
+    check_flags,
+    check_sizes,
+    check_type,
+    kind_of,
+    truth,
+)
+from attention_lib.attention import scaled_dot_product_attention
 
 __all__ = [
     "from_key_padding_mask",
@@ -53,6 +60,8 @@ def _from_bool(
         )
     if dtype is None:
         return ~mask if blocked else mask
+    if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise TypeError(f"dtype must be a floating-point type, got {dtype!r}")
     return torch.where(mask, 0.0, -math.inf).to(dtype)
 
 
@@ -142,7 +151,8 @@ def to_mha_mask(
     torch.Size([6, 5, 4])
     """
     written = _from_bool(mask, dtype, blocked=True)
-    length = mask.shape[-2] if query_length is None else query_length
+    rows = (1, 1, *mask.shape)[-2]
+    length = rows if query_length is None else query_length
     if mask.dim() == 2:
         return written.expand(length, -1)
     if mask.dim() not in (3, 4) or num_heads is None:
@@ -172,6 +182,8 @@ def from_mha_mask(
     keep = _to_bool("attn_mask", attn_mask, blocked=True)
     if keep.dim() == 2:
         return keep
+    if num_heads is not None:
+        check_sizes(num_heads=num_heads)
     if keep.dim() != 3 or num_heads is None or keep.shape[0] % num_heads:
         raise ValueError(
             "attn_mask must have shape (Tq, Tk), or (B * H, Tq, Tk) with "
@@ -242,19 +254,19 @@ def attention_from_torch(
 
 def attention_to_torch(layer: Any, batch_first: bool) -> nn.MultiheadAttention:
     """Copy our layer into PyTorch's, if that has all it has."""
-    kept = (layer.num_kv_heads, layer.d_head, layer.scale, layer.rotary)
-    if kept != (
-        layer.num_heads,
-        layer.d_model // layer.num_heads,
-        None,
-        None,
+    check_flags(batch_first=batch_first)
+    for option, used in (
+        ("num_kv_heads", layer.num_kv_heads != layer.num_heads),
+        ("d_head", layer.d_head * layer.num_heads != layer.d_model),
+        ("scale", layer.scale is not None),
+        ("rotary", layer.rotary is not None),
+        ("attention", layer.attention is not scaled_dot_product_attention),
     ):
-        raise ValueError(
-            "torch.nn.MultiheadAttention has no grouped heads, width of a "
-            "head, scale or rotary positions of its own: "
-            f"num_kv_heads={kept[0]}, d_head={kept[1]}, scale={kept[2]}, "
-            f"rotary={kept[3]}"
-        )
+        if used:
+            raise ValueError(
+                "torch.nn.MultiheadAttention has no counterpart of "
+                f"{option}={getattr(layer, option)}"
+            )
     inputs = (layer.query_proj, layer.key_proj, layer.value_proj)
     module = nn.MultiheadAttention(
         layer.d_model,

@@ -178,10 +178,10 @@ def score_variance(
 
     Built in :ref:`section 4.5 <sec-gradient-widths>`.
     """
-    if mask is None:
-        return widen(scores).var(dim=-1, correction=0)
-    keep = fit_mask(mask, scores.shape, scores.device)
-    keep, scores = keep.broadcast_to(scores.shape), widen(scores)
+    scores = widen(scores)
+    keep = torch.ones_like(scores, dtype=torch.bool)
+    if mask is not None:
+        keep = keep & fit_mask(mask, scores)
     count = keep.sum(dim=-1, keepdim=True).clamp(min=1)
     mean = torch.where(keep, scores, 0.0).sum(dim=-1, keepdim=True) / count
     distance = torch.where(keep, scores, mean) - mean

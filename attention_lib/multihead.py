@@ -104,7 +104,9 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         if num_kv_heads is None:
             num_kv_heads = num_heads
-        check_layer_sizes(d_model, num_heads, num_kv_heads, d_head)
+        check_layer_sizes(
+            d_model, num_heads, num_kv_heads, d_head, bias, dropout
+        )
         self.d_model, self.num_heads = d_model, num_heads
         self.num_kv_heads = num_kv_heads
         self.d_head = d_model // num_heads if d_head is None else d_head
@@ -145,8 +147,9 @@ class MultiHeadAttention(nn.Module):
         """
         key = query if key is None else key
         value = key if value is None else value
+        flags = {"is_causal": is_causal, "need_weights": need_weights}
         mask, bias, positions = check_layer_call(
-            self, query, key, value, mask, bias, positions, cache
+            self, query, key, value, mask, bias, positions, cache, **flags
         )
         queries = split_heads(self.query_proj(query), self.num_heads)
         keys = split_heads(self.key_proj(key), self.num_kv_heads)

@@ -1,9 +1,14 @@
-"""What the tests of layers and blocks share."""
+"""What the tests of attention, layers and blocks share."""
 
 import copy
 
+import numpy as np
+import pytest
 import torch
 from torch import nn
+
+HALVES = [torch.float16, torch.bfloat16]
+BOTH = pytest.mark.parametrize("need_weights", [True, False])
 
 
 class ListCache:
@@ -22,6 +27,19 @@ class ListCache:
             value = torch.cat([self.value, value], dim=2)
         self.key, self.value = key, value
         return key, value
+
+
+class Turn(nn.Module):
+    """The smallest rotary: turns the two halves of a head by the position."""
+
+    def forward(self, heads, positions):
+        angle = positions[..., None].to(heads.dtype)
+        angle = angle[:, None] if angle.dim() == 3 else angle
+        left, right = heads.chunk(2, dim=-1)
+        cos, sin = angle.cos(), angle.sin()
+        return torch.cat(
+            [left * cos - right * sin, left * sin + right * cos], dim=-1
+        )
 
 
 def randomised(module, std=0.5):
@@ -57,3 +75,13 @@ def assert_gradients_are_those_of(theirs, ours, **tolerance):
         torch.testing.assert_close(
             found[name].data, parameter.grad, **tolerance
         )
+
+
+def peak_bytes(function):
+    """Return the most memory that was in use at once, by torch's count."""
+    with torch.profiler.profile(profile_memory=True) as profile:
+        function()
+    events = profile.profiler.kineto_results.events()
+    changes = [event for event in events if event.name() == "[memory]"]
+    changes.sort(key=lambda event: event.start_ns())
+    return max(np.cumsum([event.nbytes() for event in changes]), default=0)

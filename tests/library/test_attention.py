@@ -1,297 +1,151 @@
-"""What masked_softmax and attend promise, each promise as a test."""
+"""What ``masked_softmax``, ``attend`` and the scaled one promise besides.
+
+That their numbers and gradients are right is asked in ``test_oracle``.
+"""
 
 import math
-import warnings
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from layers import BOTH, HALVES, peak_bytes
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd import gradcheck, gradgradcheck
+from torch.nn import functional as F
 
-from attention_lib import reference
-from attention_lib.attention import _quick_softmax, attend, masked_softmax
+import attention_lib as lib
+from attention_lib import attention, reference
+from attention_lib._numerics import quick_softmax
+from attention_lib.attention import (
+    attend,
+    masked_softmax,
+    scaled_dot_product_attention,
+)
 
-HALVES = [torch.float16, torch.bfloat16]
 INF = torch.inf
+F64 = torch.float64
+EACH_HALF = pytest.mark.parametrize("dtype", HALVES)
+WAYS = {
+    "attend": lambda q, k, v, **options: attend(
+        q, k, v, score=lib.scaled_dot_score, **options
+    ),
+    "formula": lambda q, k, v, **options: scaled_dot_product_attention(
+        q, k, v, need_weights=True, **options
+    ),
+    "kernel": scaled_dot_product_attention,
+}
+EACH_WAY = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 
 
-def dot(query, key):
-    """A score that keeps the contract: float32 for half inputs."""
-    if query.dtype in HALVES:
-        query, key = query.float(), key.float()
-    return query @ key.mT
+def small(*shape, dtype=F64, grad=False):
+    return torch.randn(*shape, dtype=dtype, requires_grad=grad)
 
 
-def scaled_dot(query, key):
-    return dot(query, key) / math.sqrt(query.shape[-1])
+@pytest.fixture(params=["as shown", "quick"])
+def softmax_way(request, monkeypatch):
+    """Both ways through ``masked_softmax``: the lines shown, the fast one."""
+    if request.param == "as shown":
+        monkeypatch.setattr(attention, "quick_softmax", lambda *_: None)
+    return request.param
+
+
+# --- masked_softmax ----------------------------------------------------------
 
 
 @st.composite
 def tables(draw):
-    """Scores of any size and a mask that broadcasts to them."""
+    """Scores of any size, a mask that broadcasts to them, an axis."""
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
     shape = draw(st.lists(st.integers(0, 4), min_size=1, max_size=4))
-    scores = torch.randn(shape, generator=generator, dtype=torch.float64)
+    scores = torch.randn(shape, generator=generator, dtype=F64)
     scores *= draw(st.sampled_from([1e-3, 1.0, 30.0, 1e4, 1e30]))
     scores += draw(st.sampled_from([0.0, -2e6, 1e5]))
+    narrow = [draw(st.sampled_from([1, size])) for size in shape]
     first = draw(st.integers(0, len(shape) - 1))
-    narrow = [draw(st.sampled_from([1, size])) for size in shape[first:]]
+    if len(shape) == 4 and first == 1:  # three axes: (B, Tq or 1, Tk)
+        del narrow[1]
+    else:
+        narrow = narrow[first:]
     mask = torch.rand(narrow, generator=generator) < 0.6
-    return scores, draw(st.sampled_from([None, mask]))
+    return scores, mask, draw(st.integers(-len(shape), len(shape) - 1))
 
 
-@st.composite
-def problems(draw):
-    """Queries, keys, values and a mask; all sizes may differ or be 0."""
-    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
-    batch = draw(st.lists(st.integers(0, 3), max_size=2))
-    query_length, key_length = draw(st.tuples(*[st.integers(0, 4)] * 2))
-    width, value_width = draw(st.tuples(*[st.integers(1, 5)] * 2))
-
-    def normal(*shape):
-        return torch.randn(
-            *batch, *shape, generator=generator, dtype=torch.float64
-        )
-
-    mask = torch.rand(*batch, query_length, key_length, generator=generator)
-    return (
-        normal(query_length, width),
-        normal(key_length, width),
-        normal(key_length, value_width),
-        draw(st.sampled_from([None, mask < 0.6])),
+@pytest.mark.parametrize("quick", [True, False])
+@given(tables(), st.sampled_from([None, math.nan, INF, 1e300, -1e300]))
+def test_weights_are_those_of_the_reference(quick, table, garbage):
+    scores, mask, dim = table
+    keep = mask[:, None] if scores.dim() == 4 and mask.dim() == 3 else mask
+    wanted = reference.softmax(scores, keep, axis=dim)
+    plain = reference.softmax(scores, axis=dim)
+    hidden = ~keep.expand(scores.shape)
+    given_in = (
+        scores if garbage is None else scores.masked_fill(hidden, garbage)
     )
+    before = given_in.clone(), mask.clone()
+    with pytest.MonkeyPatch.context() as patch:
+        if not quick:
+            patch.setattr(attention, "quick_softmax", lambda *_: None)
+        found = masked_softmax(given_in, mask, dim=dim)
+        without = masked_softmax(scores, dim=dim)
+        by_value = masked_softmax(scores.masked_fill(hidden, -INF), dim=dim)
+    close = {"rtol": 1e-12, "atol": 1e-15}
+    np.testing.assert_allclose(found, wanted, **close)
+    np.testing.assert_allclose(by_value, wanted, **close)
+    np.testing.assert_allclose(without, plain, **close)
+    assert torch.equal(given_in.nan_to_num(), before[0].nan_to_num())
+    assert torch.equal(mask, before[1])
 
 
-def small(*shape, dtype=torch.float64):
-    return torch.randn(*shape, dtype=dtype)
-
-
-# --- masked_softmax: the numbers --------------------------------------------
-
-
-@given(tables())
-def test_weights_are_those_of_the_reference(table):
-    scores, mask = table
-    weights = masked_softmax(scores, mask)
-    np.testing.assert_allclose(
-        weights, reference.softmax(scores, mask), rtol=1e-12, atol=1e-15
-    )
-
-
-@given(tables())
-def test_each_row_sums_to_one_or_has_nothing_to_attend_to(table):
-    scores, mask = table
-    weights = masked_softmax(scores, mask)
-    keep = torch.ones_like(scores, dtype=torch.bool)
-    keep = keep if mask is None else keep & mask
-    torch.testing.assert_close(weights.sum(dim=-1), keep.any(dim=-1).double())
-    assert (weights >= 0).all()
-    assert (weights[~keep] == 0).all()
-
-
-@given(tables(), st.sampled_from([math.nan, INF, 1e300, -1e300]))
-def test_a_hidden_score_has_no_influence_whatever_it_is(table, garbage):
-    scores, mask = table
-    hidden = ~torch.ones_like(scores, dtype=torch.bool)
-    hidden = hidden if mask is None else hidden | ~mask
-    other = scores.masked_fill(hidden, garbage)
-    assert torch.equal(
-        masked_softmax(scores, mask), masked_softmax(other, mask)
-    )
-
-
-@given(tables())
-def test_a_score_of_minus_infinity_counts_as_hidden(table):
-    scores, mask = table
-    hide = torch.zeros_like(scores, dtype=torch.bool)
-    hide = hide if mask is None else hide | ~mask
-    assert torch.equal(
-        masked_softmax(scores.masked_fill(hide, -INF)),
-        masked_softmax(scores, mask),
-    )
-
-
-def test_the_keys_are_the_last_axis():
-    weights = masked_softmax(torch.tensor([[0.0, 1.7943]]))
-    torch.testing.assert_close(
-        weights, torch.tensor([[0.1425, 0.8575]]), atol=5e-5, rtol=0
-    )
-
-
-@pytest.mark.parametrize("dim", [0, 1, -2])
-def test_another_axis_is_that_axis_moved_last(dim):
-    scores, mask = small(3, 4, 5), torch.rand(3, 4, 5) < 0.4
-    moved = masked_softmax(scores.movedim(dim, -1), mask.movedim(dim, -1))
-    torch.testing.assert_close(
-        masked_softmax(scores, mask, dim=dim), moved.movedim(-1, dim)
-    )
-
-
-def test_the_mask_comes_before_the_division():
-    keep = torch.tensor([True, True, False])
-    assert masked_softmax(torch.zeros(3), keep).tolist() == [0.5, 0.5, 0.0]
-
-
-@pytest.mark.parametrize("size", [-2e6, -2e9, -3e38])
-def test_hidden_keys_lose_even_to_very_negative_scores(size):
-    keep = torch.tensor([True, True, False])
-    weights = masked_softmax(torch.full((3,), size), keep)
-    assert weights.tolist() == [0.5, 0.5, 0.0]
-
-
-def test_true_means_may_be_attended():
-    keep = torch.tensor([True, True, False])
-    weights = masked_softmax(torch.zeros(3, dtype=torch.float64), keep)
-    assert weights @ torch.tensor([1.0, 2, 9]).double() == 1.5
-
-
-def test_a_score_that_is_nan_is_not_hidden_from_the_user():
+def test_a_score_that_is_nan_and_seen_is_not_covered_up(softmax_way):
     assert masked_softmax(torch.tensor([math.nan, 0.0])).isnan().all()
+    mask = torch.tensor([[True, True], [False, False]])
+    scores = torch.tensor([[math.nan, 0.0]]).expand(2, 2)
+    assert masked_softmax(scores, mask)[0].isnan().all()
+    assert masked_softmax(scores, mask)[1].tolist() == [0.0, 0.0]
 
 
-@pytest.mark.parametrize("shape", [(0, 3, 4), (2, 0, 4), (2, 3, 0), (0,)])
-def test_empty_axes_are_kept(shape):
-    mask = torch.ones(shape, dtype=torch.bool)
-    assert masked_softmax(torch.zeros(shape)).shape == shape
-    assert masked_softmax(torch.zeros(shape), mask).shape == shape
-
-
-def test_a_mask_with_one_row_per_sample_is_not_taken_for_one_per_head():
-    batch, heads = 2, 3
-    keep = torch.ones(batch, 1, 1, 2, dtype=torch.bool)
-    keep[1, ..., 1] = False
-    weights = masked_softmax(torch.zeros(batch, heads, 2, 2), keep)
-    assert (weights[0, :, :, 1] == 0.5).all()
-    assert (weights[1, :, :, 1] == 0.0).all()
-
-
-# --- masked_softmax: dead rows and gradients --------------------------------
-
-
-def dead_row_inputs():
-    minus = torch.tensor([[-INF, -INF], [1.0, -INF]])
-    keep = torch.tensor([[False, False], [True, False]])
-    yield "hidden by the mask", torch.zeros(2, 2), keep
-    yield "of minus infinity", minus, None
-    yield "hidden by both", minus, torch.tensor([[True, False], [True, True]])
-    behind = torch.tensor([[math.nan, math.nan], [1.0, math.nan]])
-    yield "with nan behind the mask", behind, keep
-
-
+@pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled")
 @pytest.mark.parametrize(
     ("scores", "mask"),
-    [case[1:] for case in dead_row_inputs()],
-    ids=[case[0] for case in dead_row_inputs()],
+    [
+        ([[0.0, 0.0], [1.0, 2.0]], [[False, False], [True, False]]),
+        ([[-INF, -INF], [1.0, -INF]], None),
+        ([[-INF, -INF], [1.0, -INF]], [[True, False], [True, True]]),
+        ([[math.nan] * 2, [1.0, math.nan]], [[False] * 2, [True, False]]),
+    ],
+    ids=["masked", "minus infinity", "both", "nan behind the mask"],
 )
-def test_a_dead_row_gets_zeros_and_finite_gradients(scores, mask):
-    scores = scores.clone().requires_grad_()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # "will be slow"
-        with torch.autograd.detect_anomaly():
-            weights = masked_softmax(scores, mask)
-            (weights * torch.tensor([[2.0, 3.0], [5.0, 7.0]])).sum().backward()
+def test_a_dead_row_gets_zeros_and_finite_gradients(softmax_way, scores, mask):
+    scores = torch.tensor(scores, requires_grad=True)
+    mask = None if mask is None else torch.tensor(mask)
+    with torch.autograd.detect_anomaly():
+        weights = masked_softmax(scores, mask)
+        (weights * torch.tensor([[2.0, 3.0], [5.0, 7.0]])).sum().backward()
     assert weights[0].tolist() == [0.0, 0.0]
-    assert weights[1].sum() == 1.0
-    assert (scores.grad[0] == 0).all()
+    assert weights[1].tolist() == [1.0, 0.0]
     assert scores.grad.isfinite().all()
+    assert (scores.grad[0] == 0).all()
 
 
-def test_a_dead_row_does_not_touch_the_gradients_of_others():
-    scores = small(3, 4)
-    keep = torch.ones(3, 4, dtype=torch.bool)
-    keep[1] = False
-
-    def gradient(scores, mask):
-        scores = scores.clone().requires_grad_()
-        masked_softmax(scores, mask).square().sum().backward()
-        return scores.grad
-
-    together = gradient(scores, keep)
-    assert torch.equal(together[[0, 2]], gradient(scores[[0, 2]], None))
-
-
-@pytest.mark.parametrize("order", [1, 2])
-def test_gradients_are_those_of_finite_differences(order):
-    scores = small(3, 4).requires_grad_()
+def test_softmax_has_first_and_second_derivatives(softmax_way):
+    scores = small(3, 4, grad=True)
     keep = torch.tensor([[1, 1, 0, 1], [0, 0, 0, 0], [1, 1, 1, 1]]).bool()
-    check = (
-        torch.autograd.gradcheck
-        if order == 1
-        else (torch.autograd.gradgradcheck)
-    )
-    assert check(lambda s: masked_softmax(s, keep), (scores,))
+    for check in (gradcheck, gradgradcheck):
+        assert check(lambda s: masked_softmax(s, keep), (scores,))
 
 
-def test_the_gradient_of_a_hidden_score_is_exactly_zero():
-    scores = small(5, 6).requires_grad_()
-    keep = torch.rand(5, 6) < 0.5
-    masked_softmax(scores, keep).pow(3).sum().backward()
-    assert (scores.grad[~keep] == 0).all()
-    assert (scores.grad[keep] != 0).any()
-
-
-@pytest.mark.parametrize("dead", [False, True])
-@pytest.mark.parametrize("dim", [-1, 0])
-def test_masked_softmax_can_be_mapped_over_a_batch(dim, dead):
-    scores, keep = small(3, 4, 5), torch.rand(3, 4, 5) < 0.7
-    keep[0] &= not dead
-
-    def run(scores, keep):
-        return masked_softmax(scores, keep, dim=dim)
-
-    mapped = torch.func.vmap(run)(scores, keep)
-    alone = torch.stack(list(map(run, scores, keep)))
-    torch.testing.assert_close(mapped, alone)
-
-
-# --- masked_softmax: types, and leaving things alone ------------------------
-
-
-@pytest.mark.parametrize("dtype", HALVES)
-def test_half_scores_are_summed_in_float32(dtype):
+@EACH_HALF
+def test_half_scores_are_summed_in_float32(softmax_way, dtype):
     scores = small(4, 3000, dtype=torch.float32).mul(4).to(dtype)
     keep = torch.rand(4, 3000) < 0.9
-    expected = masked_softmax(scores.float(), keep)
-    weights = masked_softmax(scores, keep)
-    assert weights.dtype == dtype
-    assert torch.equal(weights, expected.to(dtype))
-
-
-@pytest.mark.parametrize("dtype", HALVES)
-def test_half_scores_can_be_masked(dtype):
-    keep = torch.tensor([[True, False], [True, True], [False, False]])
-    weights = masked_softmax(torch.zeros(3, 2, dtype=dtype), keep)
-    assert weights.tolist() == [[1.0, 0.0], [0.5, 0.5], [0.0, 0.0]]
-
-
-@pytest.mark.parametrize("dtype", [*HALVES, torch.float32, torch.float64])
-def test_weights_come_in_the_type_of_the_scores(dtype):
-    previous = torch.get_default_dtype()
-    for default in (torch.float32, torch.float64):
-        torch.set_default_dtype(default)
-        try:
-            weights = masked_softmax(torch.zeros(2, dtype=dtype))
-        finally:
-            torch.set_default_dtype(previous)
-        assert weights.dtype == dtype
-
-
-def test_neither_scores_nor_mask_are_written_to():
-    scores, keep = torch.zeros(2, 3), torch.rand(2, 3) < 0.5
-    before = scores.clone(), keep.clone()
-    masked_softmax(scores, keep)
-    assert torch.equal(scores, before[0])
-    assert torch.equal(keep, before[1])
-
-
-def test_expanded_and_transposed_tensors_are_fine():
-    scores = small(3, 1).expand(3, 4).mT
-    keep = torch.tensor([True, False, True]).expand(4, 3)
-    np.testing.assert_allclose(
-        masked_softmax(scores, keep), reference.softmax(scores, keep)
-    )
+    keep[0] = False
+    wide = masked_softmax(scores.float(), keep)
+    assert torch.equal(masked_softmax(scores, keep), wide.to(dtype))
+    with torch.autocast("cpu", dtype=dtype):
+        assert torch.equal(masked_softmax(scores.float(), keep), wide)
 
 
 def test_usual_masks_take_the_quick_way():
@@ -300,108 +154,18 @@ def test_usual_masks_take_the_quick_way():
     padding = torch.tensor([True, True, False, False])
     dead = torch.tensor([[True], [False], [True]]).expand(3, 4)
     for mask in (None, padding, dead, dead.expand(2, 3, 4)):
-        assert _quick_softmax(scores, mask, -1) is not None
-    for shape in [(4,), (1,), (3, 1)]:
-        assert _quick_softmax(torch.randn(shape), None, -1) is not None
+        assert quick_softmax(scores, mask, -1) is not None
 
 
-def test_what_the_quick_way_finds_is_the_answer(monkeypatch):
-    found = torch.tensor([0.25, 0.75])
-    monkeypatch.setattr(
-        "attention_lib.attention._quick_softmax", lambda *_: found
+def test_a_softmax_that_nobody_needs_again_copies_no_scores():
+    scores = torch.randn(64, 128, 128)
+    causal = torch.ones(128, 128, dtype=torch.bool).tril()
+    assert peak_bytes(lambda: masked_softmax(scores, causal)) < (
+        1.5 * scores.nbytes
     )
-    assert masked_softmax(torch.zeros(2)) is found
 
 
-@pytest.mark.parametrize(
-    ("trained", "recorded"), [(True, True), (True, False), (False, True)]
-)
-def test_masked_scores_are_overwritten_if_nobody_needs_them(
-    monkeypatch, trained, recorded
-):
-    """A training step needs them again; nobody else pays for a copy."""
-    softmax, given = torch.softmax, []
-
-    def spy(scores, dim, out=None):
-        given.append(out is not None)
-        return softmax(scores, dim, out=out)
-
-    monkeypatch.setattr(torch, "softmax", spy)
-    scores = torch.randn(3, 4, requires_grad=trained)
-    with torch.set_grad_enabled(recorded):
-        _quick_softmax(scores, torch.ones(3, 4, dtype=torch.bool).tril(), -1)
-    assert given == [not (trained and recorded)]
-
-
-@pytest.mark.parametrize("dtype", HALVES)
-def test_autocast_does_not_lower_the_precision(dtype):
-    scores, keep = small(3, 4, dtype=torch.float32), torch.rand(3, 4) < 0.7
-    expected = masked_softmax(scores, keep)
-    with torch.autocast("cpu", dtype=dtype):
-        assert torch.equal(masked_softmax(scores, keep), expected)
-
-
-# --- masked_softmax: what is refused, and in which words --------------------
-
-
-@pytest.mark.plain
-@pytest.mark.parametrize(
-    "mask",
-    [torch.ones(2, 2).tril(), torch.ones(2, dtype=torch.int64)],
-    ids=["float", "integer"],
-)
-def test_a_mask_of_numbers_is_refused_and_told_how_to_convert(mask):
-    with pytest.raises(TypeError, match=r"mask.bool\(\).*mask == 0.*lengths"):
-        masked_softmax(torch.zeros(2, 2), mask)
-
-
-@pytest.mark.plain
-@pytest.mark.parametrize("mask", [[True, False], np.array([True, False])])
-def test_a_mask_that_is_no_tensor_is_refused(mask):
-    with pytest.raises(TypeError, match=r"mask must be.*torch.as_tensor"):
-        masked_softmax(torch.zeros(2), mask)
-
-
-@pytest.mark.plain
-@pytest.mark.parametrize(
-    ("scores", "mask"),
-    [
-        ((2, 3), (2, 4)),
-        ((2, 3), (3, 1)),
-        ((1, 3), (2, 3)),
-        ((3,), (1, 3)),
-        ((2, 0), (2, 3)),
-    ],
-)
-def test_a_mask_that_does_not_fit_is_refused_with_both_shapes(scores, mask):
-    with pytest.raises(ValueError, match="does not broadcast") as caught:
-        masked_softmax(torch.zeros(scores), torch.ones(mask) > 0)
-    assert str(scores) in str(caught.value)
-    assert str(mask) in str(caught.value)
-
-
-@pytest.mark.plain
-def test_a_mask_on_another_device_is_refused():
-    with pytest.raises(ValueError, match=r"mask is on meta.*on cpu"):
-        masked_softmax(torch.zeros(2), torch.ones(2, device="meta") > 0)
-
-
-@pytest.mark.plain
-def test_scores_of_whole_numbers_are_refused():
-    with pytest.raises(TypeError, match=r"scores.*int64.*scores.float\(\)"):
-        masked_softmax(torch.tensor([1, 2]))
-
-
-# --- attend: the formula -----------------------------------------------------
-
-
-@given(problems())
-def test_context_and_weights_are_those_of_the_reference(problem):
-    *tensors, mask = problem
-    context, weights = attend(*tensors, score=scaled_dot, mask=mask)
-    expected = reference.attention(*tensors, mask)
-    np.testing.assert_allclose(context, expected[0], rtol=1e-10, atol=1e-12)
-    np.testing.assert_allclose(weights, expected[1], rtol=1e-10, atol=1e-12)
+# --- attend ------------------------------------------------------------------
 
 
 def test_any_callable_is_a_score():
@@ -418,374 +182,409 @@ def test_any_callable_is_a_score():
     torch.testing.assert_close(context, weights @ value)
 
 
-@given(problems(), st.randoms(use_true_random=False))
-def test_the_order_of_the_keys_does_not_matter(problem, random):
-    query, key, value, mask = problem
-    order = list(range(key.shape[-2]))
-    random.shuffle(order)
-    context, weights = attend(query, key, value, score=dot, mask=mask)
-    other, other_weights = attend(
-        query,
-        key[..., order, :],
-        value[..., order, :],
-        score=dot,
-        mask=None if mask is None else mask[..., order],
-    )
-    torch.testing.assert_close(other, context)
-    torch.testing.assert_close(other_weights, weights[..., order])
-
-
-@given(problems())
-def test_each_query_is_answered_as_if_it_were_alone(problem):
-    query, key, value, mask = problem
-    context, _ = attend(query, key, value, score=dot, mask=mask)
-    for i in range(query.shape[-2]):
-        alone, _ = attend(
-            query[..., i : i + 1, :],
-            key,
-            value,
-            score=dot,
-            mask=None if mask is None else mask[..., i : i + 1, :],
-        )
-        torch.testing.assert_close(alone, context[..., i : i + 1, :])
-
-
-@given(problems())
-def test_a_context_never_leaves_the_range_of_the_values(problem):
-    query, key, value, mask = problem
-    if key.shape[-2] == 0:
-        return
-    context, weights = attend(query, key, value, score=dot, mask=mask)
-    alive = weights.sum(dim=-1, keepdim=True) > 0
-    low = value.amin(dim=-2, keepdim=True) - 1e-9
-    high = value.amax(dim=-2, keepdim=True) + 1e-9
-    inside = (low <= context) & (context <= high)
-    assert (inside | ~alive).all()
-    assert (context[~alive.expand_as(context)] == 0).all()
-
-
-@pytest.mark.parametrize("batch", [(), (2,), (2, 3)])
-def test_hidden_keys_change_nothing_not_even_gradients(batch):
-    tensors = [small(*batch, 4, 3), small(*batch, 5, 3), small(*batch, 5, 2)]
-
-    def run(extra):
-        query, key, value = (t.clone().requires_grad_() for t in tensors)
-        pads = (torch.full((*batch, extra, n), 1e3).double() for n in (3, 2))
-        keep = torch.arange(5 + extra) < 5
-        long_key, long_value = (
-            torch.cat([t, pad], dim=-2)
-            for t, pad in zip((key, value), pads, strict=True)
-        )
-        context, _ = attend(query, long_key, long_value, score=dot, mask=keep)
-        context.square().sum().backward()
-        return context, query.grad, key.grad, value.grad
-
-    for short, padded in zip(run(0), run(3), strict=True):
-        torch.testing.assert_close(short, padded)
-
-
-def test_one_key_hands_over_its_value():
-    value = small(2, 1, 5)
-    context, weights = attend(small(2, 3, 4), small(2, 1, 4), value, score=dot)
-    assert (weights == 1).all()
-    torch.testing.assert_close(context, value.expand(2, 3, 5))
-
-
-def test_a_query_with_no_key_to_attend_to_gets_zero():
-    keep = torch.tensor([[True, True, False], [False] * 3])
-    value = torch.tensor([[1.0], [2.0], [6.0]])
-    query = torch.zeros(2, 4)
-    context, weights = attend(
-        query, torch.zeros(3, 4), value, score=dot, mask=keep
-    )
-    assert context.tolist() == [[1.5], [0.0]]
-    assert weights.tolist() == [[0.5, 0.5, 0.0], [0.0, 0.0, 0.0]]
-
-
-@pytest.mark.parametrize(
-    ("batch", "query_length", "key_length"), [(0, 3, 4), (2, 0, 4), (2, 3, 0)]
-)
-def test_empty_batches_and_lengths_work(batch, query_length, key_length):
-    query = small(batch, query_length, 5).requires_grad_()
-    key, value = small(batch, key_length, 5), small(batch, key_length, 6)
-    context, weights = attend(query, key, value, score=dot)
-    assert context.shape == (batch, query_length, 6)
-    assert weights.shape == (batch, query_length, key_length)
-    assert (context == 0).all()
-    context.sum().backward()
-    assert (query.grad == 0).all()
-
-
-def test_leading_axes_broadcast():
-    query, key = small(2, 1, 3, 4), small(5, 6, 4)
-    value = small(6, 7)
-    context, weights = attend(query, key, value, score=dot)
-    expected = reference.attention(query, key, value, scale=1.0)
-    np.testing.assert_allclose(context, expected[0])
-    np.testing.assert_allclose(weights, expected[1])
-
-
-def test_gradients_of_attend_are_those_of_finite_differences():
-    tensors = [small(2, 3, 2), small(2, 4, 2), small(2, 4, 3)]
-    keep = torch.rand(2, 3, 4) < 0.6
-    keep[0, 1] = False
-    for tensor in tensors:
-        tensor.requires_grad_()
-    assert torch.autograd.gradcheck(
-        lambda *qkv: attend(*qkv, score=scaled_dot, mask=keep), tensors
-    )
-
-
-def test_dead_rows_leave_all_gradients_finite():
-    tensors = [small(2, 4, 3).requires_grad_() for _ in range(3)]
-    keep = torch.ones(2, 4, 4, dtype=torch.bool).tril()
-    keep[1, :, :2] = False
-    context, _ = attend(*tensors, score=dot, mask=keep)
-    assert (context[1, :2] == 0).all()
-    context[:, 3].sum().backward()
-    assert all(tensor.grad.isfinite().all() for tensor in tensors)
-
-
-# --- attend: precision -------------------------------------------------------
-
-
-def test_half_scores_do_not_overflow():
-    full = torch.full((3, 80), 256.0, dtype=torch.float16)
-    context, weights = attend(full, full, full, score=dot)
-    assert context.dtype == weights.dtype == torch.float16
-    assert (context == 256).all()
-
-
-@pytest.mark.parametrize("dtype", HALVES)
-def test_half_inputs_are_summed_in_float32_and_returned_in_half(dtype):
-    tensors = [
-        small(2, 3, 8).to(dtype),
-        small(2, 500, 8).to(dtype),
-        small(2, 500, 4).to(dtype),
-    ]
-    context, weights = attend(*tensors, score=scaled_dot)
-    exact = reference.attention(*(t.double() for t in tensors))
-    assert context.dtype == weights.dtype == dtype
-    for got, expected in zip((context, weights), exact, strict=True):
-        rounded = torch.from_numpy(expected).to(dtype)
-        torch.testing.assert_close(
-            got, rounded, rtol=torch.finfo(dtype).eps, atol=1e-6
-        )
-
-
-def test_the_largest_half_value_survives_its_own_mean():
-    value = torch.full((1000, 1), 65504.0, dtype=torch.float16)
-    query = small(1, 4).half()
-    context, _ = attend(query, small(1000, 4).half(), value, score=dot)
-    assert context.item() == 65504.0
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_autocast_computes_scores_and_sums_in_float32(dtype):
-    tensors = [small(2, 3, 64).to(dtype) for _ in range(3)]
+def test_autocast_scores_in_float32_whatever_the_inputs_are():
+    layer = nn.Linear(64, 64)
+    query, key = small(3, 64).bfloat16(), small(5, 64).float()
     seen = []
 
     def score(query, key):
-        scores = query @ key.mT / 8
-        seen.append((query.dtype, scores.dtype))
+        scores = layer(query) @ key.mT / 8
+        seen.append((query.dtype, key.dtype, scores.dtype))
         return scores
 
-    expected = attend(*(t.float() for t in tensors), score=score)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        context, weights = attend(*tensors, score=score)
-    assert seen[-1] == (torch.float32, torch.float32)
-    assert torch.equal(context, expected[0].to(dtype))
-    assert torch.equal(weights, expected[1].to(dtype))
+        context, weights = attend(query, key, key, score=score)
+    assert seen == [(torch.float32,) * 3]
+    wide = attend(query.float(), key, key, score=score)
+    torch.testing.assert_close(context, wide[0], rtol=0, atol=0)
+    torch.testing.assert_close(weights, wide[1].to(weights.dtype))
 
 
-def test_autocast_lets_a_layer_in_float32_score_half_inputs():
-    layer = nn.Linear(4, 6)
-    query, key = small(3, 4).bfloat16(), small(5, 6).bfloat16()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        _, weights = attend(
-            query, key, key, score=lambda q, k: layer(q) @ k.mT
-        )
-    scores = layer(query.float()) @ key.float().mT
-    torch.testing.assert_close(weights, scores.softmax(-1).bfloat16())
+@EACH_WAY
+@EACH_HALF
+def test_half_inputs_are_summed_in_float32_and_returned_in_half(way, dtype):
+    query = small(2, 3, 8, dtype=dtype)
+    key, value = small(2, 500, 8, dtype=dtype), small(2, 500, 4, dtype=dtype)
+    exact = reference.attention(*(t.double() for t in (query, key, value)))
+    for got, right in zip(way(query, key, value), exact, strict=True):
+        if got is not None:
+            torch.testing.assert_close(
+                got,
+                torch.from_numpy(right).to(dtype),
+                rtol=torch.finfo(dtype).eps,
+                atol=1e-6,
+            )
+    largest = torch.finfo(dtype).max
+    value = torch.full((1, 1000, 1), largest, dtype=dtype)
+    query, key = small(1, 1, 4, dtype=dtype), small(1, 1000, 4, dtype=dtype)
+    assert way(query, key, value)[0].item() == largest
 
 
-def test_autocast_allows_inputs_of_different_precision():
-    query, memory = small(3, 4).bfloat16(), small(5, 4).float()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        context, weights = attend(query, memory, memory, score=dot)
-    assert (context.dtype, weights.dtype) == (torch.float32, torch.bfloat16)
+# --- both paths of the scaled one --------------------------------------------
 
 
-def test_autocast_forgets_no_option():
-    tensors = small(2, 3, 4), small(2, 5, 4), small(2, 5, 3)
-    tensors = [tensor.float() for tensor in tensors]
-    for options in ({"mask": torch.eye(3, 5).bool()}, {"dropout_p": 1.0}):
-        expected = attend(*tensors, score=dot, **options)
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            found = attend(*tensors, score=dot, **options)
-        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+def test_weights_come_from_the_formula_and_the_rest_from_the_kernel(
+    monkeypatch,
+):
+    """One chain: what chapter 2 shows is what runs."""
+    calls = []
+
+    def watch(place, name):
+        original = getattr(place, name)
+
+        def spy(*args, **options):
+            calls.append((name, args))
+            return original(*args, **options)
+
+        monkeypatch.setattr(place, name, spy)
+
+    watch(attention, "attend")
+    watch(attention, "masked_softmax")
+    watch(F, "scaled_dot_product_attention")
+    for shape in ((3, 4), (2, 3, 4), (2, 5, 3, 4), (2, 2, 5, 3, 4)):
+        query = torch.randn(shape)
+        scaled_dot_product_attention(query, query, query, need_weights=True)
+        assert [name for name, _ in calls] == ["attend", "masked_softmax"]
+        calls.clear()
+        scaled_dot_product_attention(query, query, query)
+        ((name, args),) = calls
+        assert name == "scaled_dot_product_attention"
+        assert {tensor.dim() for tensor in args} == {4}  # the fast kernels
+        calls.clear()
 
 
-# --- attend: dropout ---------------------------------------------------------
+CAUSAL = {"is_causal": True}
+ONE, HALF, THIRD, QUARTER = 1, 1 / 2, 1 / 3, 1 / 4
+# What may be seen, the rule, and the right weights where all scores are 0.
+ZERO_SCORES = {
+    "pytorch 103963": (
+        [[1, 1, 0], [0, 0, 0]], {}, [[HALF, HALF, 0], [0, 0, 0]],
+    ),
+    "LLMs-from-scratch 1061": ([1, 1, 0], {}, [[HALF, HALF, 0]]),
+    "pytorch 103082": (None, CAUSAL, [[THIRD] * 3 + [0], [QUARTER] * 4]),
+    "pytorch 63271": (
+        [1, 1, 0], CAUSAL, [[ONE, 0, 0], [HALF, HALF, 0], [HALF, HALF, 0]],
+    ),
+    "fairseq 537": (
+        [0, 1, 1], CAUSAL, [[0, 0, 0], [0, ONE, 0], [0, HALF, HALF]],
+    ),
+}  # fmt: skip
 
 
-def test_dropout_leaves_the_returned_weights_alone():
-    tensors = small(2, 50, 4), small(2, 60, 4), small(2, 60, 3)
-    plain, weights = attend(*tensors, score=dot)
-    dropped, same = attend(*tensors, score=dot, dropout_p=0.4)
-    assert torch.equal(weights, same)
-    assert not torch.equal(plain, dropped)
+@BOTH
+@pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
+@pytest.mark.parametrize("thread", ZERO_SCORES)
+def test_faults_reported_elsewhere_are_not_ours(thread, dtype, need_weights):
+    keep, options, rows = ZERO_SCORES[thread]
+    rows = torch.tensor(rows, dtype=dtype)
+    mask = None if keep is None else torch.tensor(keep).bool()
+    query = torch.zeros(len(rows), 2, dtype=dtype)
+    key = torch.ones(rows.shape[1], 2, dtype=dtype)
+    context, weights = scaled_dot_product_attention(
+        query, key, torch.eye(rows.shape[1], dtype=dtype), mask=mask,
+        need_weights=need_weights, **options,
+    )  # fmt: skip
+    torch.testing.assert_close(context, rows)
+    if need_weights:
+        torch.testing.assert_close(weights, rows)
 
 
-def test_dropout_keeps_a_weight_divided_or_drops_it():
-    query, key = small(40, 4), small(50, 4)
-    eye = torch.eye(50, dtype=torch.float64)
-    dropped, weights = attend(query, key, eye, score=dot, dropout_p=0.2)
-    kept = dropped != 0
-    torch.testing.assert_close(dropped[kept], weights[kept] / 0.8)
-    assert 0.75 < kept.double().mean() < 0.85
+@BOTH
+def test_hidden_scores_may_be_far_above_the_kept_ones(need_weights):
+    """d2l fills -1e6, which is not below every score."""
+    context, _ = scaled_dot_product_attention(
+        torch.full((1, 1), -2e6), torch.ones(3, 1), torch.eye(3),
+        mask=torch.tensor([True, True, False]), scale=1.0,
+        need_weights=need_weights,
+    )  # fmt: skip
+    assert context.tolist() == [[0.5, 0.5, 0.0]]
 
 
-def test_dropout_of_everything_gives_zero():
-    tensor = small(3, 3)
-    context, _ = attend(tensor, tensor, tensor, score=dot, dropout_p=1.0)
-    assert (context == 0).all()
-
-
-# --- attend: leaving things alone, compiling ---------------------------------
-
-
-def test_inputs_are_left_as_they_were():
-    tensors = [small(3, 4) for _ in range(3)]
-    keep = torch.rand(3, 3) < 0.5
-    before = [t.clone() for t in (*tensors, keep)]
-    attend(*tensors, score=dot, mask=keep, dropout_p=0.5)
-    for tensor, old in zip((*tensors, keep), before, strict=True):
-        assert torch.equal(tensor, old)
-
-
-def test_attend_runs_on_any_device():
-    tensors = [torch.zeros(2, 3, 4, device="meta") for _ in range(3)]
-    keep = torch.ones(3, 3, device="meta", dtype=torch.bool)
-    context, weights = attend(*tensors, score=dot, mask=keep)
-    assert context.device.type == weights.device.type == "meta"
-
-
-@pytest.mark.plain
-@pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("autocast", [False, True])
-def test_attend_compiles_into_one_graph(autocast, dynamic):
-    compiled = torch.compile(
-        attend, fullgraph=True, backend="aot_eager", dynamic=dynamic
+@BOTH
+def test_long_rows_whose_first_blocks_are_masked(need_weights):
+    """A kernel works in blocks, and a block may hold no key at all."""
+    query, key, value = torch.randn(3, 1, 2, 1100, 8, dtype=F64)
+    mask = torch.zeros(1100, 1100, dtype=torch.bool)
+    mask[:700, 900:] = True
+    mask[900:, 5] = True
+    got, _ = scaled_dot_product_attention(
+        query, key, value, mask=mask, need_weights=need_weights
     )
-    keep = torch.rand(2, 3, 5) < 0.5
-    keep[0, 0] = False
-    data = [
-        small(2, 3, 4, dtype=torch.float32),
-        *(small(2, 5, 4, dtype=torch.float32) for _ in range(2)),
-    ]
-
-    def run(function):
-        tensors = [t.clone().requires_grad_() for t in data]
-        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-            results = function(*tensors, score=scaled_dot, mask=keep)
-        results[0].square().sum().backward()
-        return [*results, *(t.grad for t in tensors)]
-
-    eager, graph = run(attend), run(compiled)
-    torch.testing.assert_close(graph[:2], eager[:2])
-    # torch runs a compiled backward pass under the autocast of the forward.
-    loose = {"rtol": 0.02, "atol": 0.02} if autocast else {}
-    torch.testing.assert_close(graph[2:], eager[2:], **loose)
+    right, _ = reference.attention(query, key, value, mask)
+    np.testing.assert_allclose(got, right, atol=1e-12)
 
 
-@pytest.mark.plain
-@pytest.mark.parametrize("mask", [None, torch.tensor([[True, False, True]])])
-def test_masked_softmax_compiles_into_one_graph(mask):
-    compiled = torch.compile(
-        masked_softmax, fullgraph=True, backend="aot_eager"
-    )
-    for scores in (small(2, 3), small(4, 3).half(), small(2, 3) * 1e30):
-        torch.testing.assert_close(
-            compiled(scores, mask), masked_softmax(scores, mask)
-        )
-
-
-# --- attend: what is refused, and in which words -----------------------------
-
-OK = torch.zeros(2, 3)
-
-
-@pytest.mark.plain
+@BOTH
+@EACH_HALF
 @pytest.mark.parametrize(
-    ("change", "error", "words"),
+    "options",
     [
-        (
-            {"key": torch.zeros(5, 3), "value": torch.zeros(6, 3)},
-            ValueError,
-            r"same length.*key \(5, 3\) has 5.*value \(6, 3\) has 6",
-        ),
-        (
-            {"query": torch.zeros(3)},
-            ValueError,
-            r"query must have at least two dimensions.*\(3,\)",
-        ),
-        (
-            {"value": torch.zeros(2)},
-            ValueError,
-            r"value must have at least two dimensions",
-        ),
-        (
-            {"key": torch.zeros(2, 3, dtype=torch.int64)},
-            TypeError,
-            r"key must be of a floating-point type.*int64",
-        ),
-        (
-            {"value": torch.zeros(2, 3).double()},
-            TypeError,
-            r"share one type, got torch.float32, .*float32 and .*float64",
-        ),
-        (
-            {"key": torch.zeros(2, 3, device="meta")},
-            ValueError,
-            r"key is on meta but query is on cpu",
-        ),
-        (
-            {"value": np.zeros((2, 3))},
-            TypeError,
-            r"value must be a torch.Tensor, got ndarray",
-        ),
-        (
-            {"query": np.zeros((2, 3))},
-            TypeError,
-            r"query must be a torch.Tensor, got ndarray",
-        ),
-        (
-            {"query": torch.zeros(4, 2, 3), "key": torch.zeros(5, 2, 3)},
-            ValueError,
-            r"query \(4, 2, 3\), key \(5, 2, 3\), value \(2, 3\)",
-        ),
-        ({"dropout_p": 1.5}, ValueError, "dropout_p.*between 0 and 1.*1.5"),
-        ({"dropout_p": -0.1}, ValueError, "dropout_p.*between 0 and 1.*-0.1"),
-        ({"mask": torch.ones(2, 2)}, TypeError, r"mask must be boolean"),
-        (
-            {"mask": torch.ones(2, 3) > 0},
-            ValueError,
-            r"mask of shape \(2, 3\).*scores of shape \(2, 2\)",
-        ),
-        (
-            {"score": lambda q, k: (q * k).sum(-1)},
-            ValueError,
-            r"score must return shape \(\.\.\., Tq, Tk\) = \(\.\.\., 2, 2\)",
-        ),
-        (
-            {"score": lambda q, k: (q @ k.mT).numpy()},
-            TypeError,
-            r"result of score must be a torch.Tensor",
-        ),
+        {},
+        {"mask": torch.ones(4, 4, dtype=torch.bool).tril()},
+        {"is_causal": True},
+        {"dropout_p": 0.5},
+        {"bias": torch.tensor([0.0, 0.0, -1e6, -1e6])},
+        {"bias": torch.zeros(4, 4, requires_grad=True)},
     ],
 )
-def test_bad_input_is_refused_by_name(change, error, words):
-    arguments = {"query": OK, "key": OK, "value": OK, "score": dot}
-    with pytest.raises(error, match=words):
-        attend(**{**arguments, **change})
+@pytest.mark.parametrize("d_v", [80, 40])
+def test_products_beyond_half_precision(need_weights, dtype, options, d_v):
+    """pytorch/pytorch #160841: 256 * 256 * 80 is above 65504."""
+    query = torch.full((1, 4, 80), 256.0, dtype=dtype)
+    value = torch.full((1, 4, d_v), 256.0, dtype=dtype)
+    for precision in (False, True):
+        with torch.autocast("cpu", dtype=dtype, enabled=precision):
+            context, _ = scaled_dot_product_attention(
+                query, query, value, need_weights=need_weights, **options
+            )
+        assert context.isfinite().all()
+        assert (context == 256).all() or "dropout_p" in options
+
+
+@BOTH
+def test_a_bias_is_not_rounded_to_half(need_weights):
+    half = torch.float16
+    context, _ = scaled_dot_product_attention(
+        torch.zeros(1, 1, dtype=half),
+        torch.zeros(2, 1, dtype=half),
+        torch.tensor([[1.0], [3.0]], dtype=half),
+        bias=torch.tensor([100000.0, 100000.0 + math.log(3)]),
+        need_weights=need_weights,
+    )
+    assert context.item() == pytest.approx(2.5, abs=0.01)
+    for bias in (torch.zeros(2, dtype=half), torch.zeros(2, dtype=F64)):
+        context, _ = scaled_dot_product_attention(
+            torch.zeros(1, 1), torch.zeros(2, 1), torch.eye(2), bias=bias,
+            need_weights=need_weights,
+        )  # fmt: skip
+        assert context.tolist() == [[0.5, 0.5]]
+
+
+@BOTH
+def test_autocast_changes_no_digit_and_forgets_no_option(need_weights):
+    inputs = [torch.randn(2, 3, 4, 5) for _ in range(3)]
+    for options in (
+        {"mask": torch.rand(4, 4) < 0.5},
+        {"bias": torch.randn(4, 4)},
+        {"is_causal": True},
+        {"scale": 3.0},
+        {"dropout_p": 1.0},
+    ):
+        options["need_weights"] = need_weights
+        expected = scaled_dot_product_attention(*inputs, **options)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found = scaled_dot_product_attention(*inputs, **options)
+            mixed, _ = scaled_dot_product_attention(
+                inputs[0].bfloat16(), *inputs[1:], **options
+            )
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+        torch.testing.assert_close(mixed, expected[0], rtol=0.02, atol=0.05)
+
+
+@pytest.mark.parametrize("scale", [-1.0, 0.0, 1e-50, 1e-3])
+def test_a_causal_kernel_takes_any_scale(scale):
+    """PyTorch's multiplies its own mask of minus infinity by the scale."""
+    inputs = [small(2, 5, 4, grad=True) for _ in range(3)]
+    results = []
+    for need_weights in (True, False):
+        out, _ = scaled_dot_product_attention(
+            *inputs, is_causal=True, scale=scale, need_weights=need_weights
+        )
+        results.append([out, *torch.autograd.grad(out.sin().sum(), inputs)])
+    torch.testing.assert_close(*results)
+
+
+@BOTH
+@pytest.mark.parametrize("heads", [1, 2])
+def test_grouped_heads_are_never_copied_out(heads, need_weights):
+    """A cache of 8 MiB, read by eight query heads for each of its own."""
+    query = torch.randn(1, 8 * heads, 1, 64)
+    key, value = torch.randn(2, 1, heads, 2**14 // heads, 64)
+    mask = torch.rand(1, 1, key.shape[2]) < 0.9
+
+    def step():
+        scaled_dot_product_attention(
+            query, key, value, mask=mask, need_weights=need_weights
+        )
+
+    assert peak_bytes(step) < key.nbytes
+
+
+# --- dropout -----------------------------------------------------------------
+
+
+@EACH_WAY
+@pytest.mark.parametrize("masked", [False, True])
+def test_dropout_drops_each_weight_independently(way, masked):
+    """The context of an identity value is the dropped weights."""
+    query, key = torch.zeros(2000, 1, 3, 2), torch.zeros(2000, 1, 4, 2)
+    eye = torch.eye(4).expand(2000, 1, 4, 4)
+    mask = torch.tensor([True, True, False, True]) if masked else None
+    dropped, weights = way(query, key, eye, mask=mask, dropout_p=0.2)
+    count = 3 if masked else 4
+    if weights is not None:  # pytorch/pytorch #42929: before dropout
+        torch.testing.assert_close(weights, weights.gt(0).float().div(count))
+    if masked:
+        assert (dropped[..., 2] == 0).all()
+        dropped = dropped[..., mask]
+    kept = dropped > 0
+    torch.testing.assert_close(
+        dropped[kept], torch.full_like(dropped[kept], 1 / count / 0.8)
+    )
+    assert (kept.float().mean((0, 1, 2)) - 0.8).abs().max() < 0.02
+    correlation = torch.corrcoef(kept.double().reshape(-1, count).mT)
+    assert (correlation - torch.eye(count)).abs().max() < 0.06
+    assert not torch.equal(kept[:, :, 0], kept[:, :, 1])
+    assert not way(query, key, eye, mask=mask, dropout_p=1.0)[0].any()
+
+
+# --- derivatives, compilers, transforms, devices -----------------------------
+
+OPTIONS = {
+    "none": {},
+    "mask": {"mask": torch.tensor([[True, False, True], [False] * 3])},
+    "bias": {"bias": torch.tensor([0.0, -INF, 1.0], dtype=F64)},
+    "causal": {
+        "is_causal": True,
+        "mask": torch.tensor([[[False] * 3], [[True] * 3]]),
+    },
+    "grouped": {"is_causal": True},
+}
+EACH_OPTION = pytest.mark.parametrize("option", OPTIONS)
+
+
+def inputs_for(option, grad=True):
+    heads = 1 if option == "grouped" else 2
+    return [
+        small(2, 2, 2, 3, grad=grad),
+        small(2, heads, 3, 3, grad=grad),
+        small(2, heads, 3, 2, grad=grad),
+    ]
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit")
+@BOTH
+@EACH_OPTION
+def test_derivatives_are_those_of_finite_differences(option, need_weights):
+    """In both directions and of second order where weights are asked for."""
+
+    def run(*tensors):
+        outputs = scaled_dot_product_attention(
+            *tensors, **OPTIONS[option], need_weights=need_weights
+        )
+        return tuple(part for part in outputs if part is not None)
+
+    inputs = inputs_for(option)
+    assert gradcheck(run, inputs, check_forward_ad=need_weights)
+    assert not need_weights or gradgradcheck(run, inputs)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit")
+def test_the_kernel_refuses_what_the_formula_has():
+    """A second derivative, and one forward: not 0, and not without a word."""
+    query = small(2, 3, 4, grad=True)
+
+    def run(query):
+        return scaled_dot_product_attention(query, query, query)[0].sin()
+
+    (gradient,) = torch.autograd.grad(
+        run(query).sum(), query, create_graph=True
+    )
+    with pytest.raises(RuntimeError, match="not implemented"):
+        gradient.sum().backward()
+    plain = query.detach()
+    with pytest.raises(RuntimeError, match=r"not .*implemented"):
+        torch.func.jvp(run, (plain,), (plain,))
+
+
+@pytest.mark.plain
+@BOTH
+@EACH_OPTION
+def test_it_compiles_into_one_graph(option, need_weights):
+    def run(query, key, value):
+        return scaled_dot_product_attention(
+            query, key, value, **OPTIONS[option], need_weights=need_weights
+        )
+
+    torch._dynamo.reset()
+    compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
+    inputs = inputs_for(option)
+    results = []
+    for function in (compiled, run):
+        outputs = function(*inputs)
+        gradients = torch.autograd.grad(outputs[0].square().sum(), inputs)
+        results.append([*outputs, *gradients])
+    torch.testing.assert_close(*results)
+
+
+@pytest.mark.plain
+@BOTH
+def test_one_graph_serves_lengths_that_are_not_known(need_weights):
+    def run(query, key, keep):
+        return scaled_dot_product_attention(
+            query, key, key, mask=keep, is_causal=True,
+            need_weights=need_weights,
+        )[0]  # fmt: skip
+
+    torch._dynamo.reset()
+    compiled = torch.compile(
+        run, fullgraph=True, backend="eager", dynamic=True
+    )
+    for queries, keys in ((4, 4), (6, 6), (2, 5), (3, 7)):
+        query, key = torch.randn(2, queries, 8), torch.randn(2, keys, 8)
+        keep = torch.rand(queries, keys) < 0.8
+        torch.testing.assert_close(
+            compiled(query, key, keep), run(query, key, keep)
+        )
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@BOTH
+@pytest.mark.parametrize("mapped", ["inputs", "mask", "bias"])
+def test_samples_and_their_gradients_can_be_mapped(mapped, need_weights):
+    samples = small(5, 3, 4)
+    masks = small(5, 3, 3) > 0
+    masks[0, 1] = False
+    biases = small(5, 3, 3)
+    many = {"inputs": samples, "mask": masks, "bias": biases}[mapped]
+
+    def run(one):
+        options = {} if mapped == "inputs" else {mapped: one}
+        x = one if mapped == "inputs" else samples[0]
+
+        def loss(x):
+            return scaled_dot_product_attention(
+                x, x, x, **options, need_weights=need_weights
+            )[0].sin().sum()  # fmt: skip
+
+        return torch.func.grad(loss)(x)
+
+    alone = torch.stack([run(one) for one in many])
+    torch.testing.assert_close(torch.vmap(run)(many), alone)
+
+
+@pytest.mark.parametrize("dim", [-1, 0])
+def test_a_softmax_can_be_mapped_over_scores_and_masks(dim):
+    scores, keep = small(3, 4, 5), torch.rand(3, 4, 5) < 0.7
+    keep[0] = False
+
+    def run(scores, keep):
+        return masked_softmax(scores, keep, dim=dim)
+
+    alone = torch.stack(list(map(run, scores, keep)))
+    torch.testing.assert_close(torch.vmap(run)(scores, keep), alone)
+
+
+@EACH_WAY
+def test_shapes_are_known_without_numbers(way):
+    def shapes(**kind):
+        query, key = torch.empty(2, 3, 4, **kind), torch.empty(2, 5, 4, **kind)
+        value = torch.empty(2, 5, 6, **kind)
+        mask = torch.ones(3, 5, dtype=torch.bool, **kind)
+        context, weights = way(query, key, value, mask=mask)
+        assert weights is None or weights.shape == (2, 3, 5)
+        return context.shape
+
+    assert shapes(device="meta") == (2, 3, 6)
+    with FakeTensorMode():
+        assert shapes() == (2, 3, 6)

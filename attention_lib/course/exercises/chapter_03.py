@@ -448,10 +448,12 @@ register(
 # --- 03-blocks: the same scores, and never the whole tensor ------------------
 
 
-class _Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Largest(TorchDispatchMode):
     """Remembers the largest tensor that any operation made."""
 
-    numbers = 0
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = 0
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
