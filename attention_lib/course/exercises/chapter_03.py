@@ -452,7 +452,7 @@ class _Largest(TorchDispatchMode):
     """Remembers the largest tensor that any operation made."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.numbers = 0
 
     def __torch_dispatch__(
