@@ -448,7 +448,7 @@ register(
 # --- 03-blocks: the same scores, and never the whole tensor ------------------
 
 
-class _Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Largest(TorchDispatchMode):
     """Remembers the largest tensor that any operation made."""
 
     numbers = 0
@@ -471,7 +471,7 @@ def _scores_and_size(
     block: int,
 ) -> Any:
     """Return the scores, and whether a tensor was larger than a block."""
-    with torch.no_grad(), _Largest() as largest:
+    with torch.no_grad(), _Largest() as largest:  # type: ignore[no-untyped-call]
         scores = answer(query, key, vector, block)
     if scores is None:
         return None
