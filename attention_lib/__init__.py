@@ -89,7 +89,6 @@ from attention_lib.transformer import (
     SwiGLU,
     TransformerDecoder,
     TransformerEncoder,
-    TransformerState,
 )
 
 __version__ = "0.2.0"
@@ -111,7 +110,6 @@ __all__ = [
     "SwiGLU",
     "TransformerDecoder",
     "TransformerEncoder",
-    "TransformerState",
     "alignment_error_rate",
     "attend",
     "attention_entropy",
@@ -128,7 +126,6 @@ __all__ = [
     "from_mha_mask",
     "from_sdpa_mask",
     "future_leak",
-    "generate",
     "hard_alignment",
     "head_gates",
     "influence",

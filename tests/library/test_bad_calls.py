@@ -199,8 +199,8 @@ wrong(T, "bias must be True or False, got 'no'", lib.MultiHeadAttention, 8, 2, b
 wrong(V, "dropout must be between 0 and 1, got 1.5", lib.MultiHeadAttention, 8, 2, dropout=1.5)
 wrong(T, "dropout must be a number, got '0.1'", lib.MultiHeadAttention, 8, 2, dropout="0.1")
 wrong(R, "unflatten", lib.split_heads, floats(2, 3, 6), 4)
-wrong(V, "gates must have shape (2,), one for each head, got (3,)", lib.head_gates(layer, torch.ones(3)).__enter__)
-wrong(V, "gates must have shape (2,)...got ()", lib.head_gates(layer, torch.tensor(1.0)).__enter__)
+wrong(V, "gates must have shape (2,), one for each head, got (3,)", lambda: lib.head_gates(layer, torch.ones(3)).__enter__())
+wrong(V, "gates must have shape (2,)...got ()", lambda: lib.head_gates(layer, torch.tensor(1.0)).__enter__())
 
 # --- masks and layers from and for PyTorch ---------------------------------
 

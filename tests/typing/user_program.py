@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import attention_lib as lib
 from attention_lib import reference, seq2seq
-from attention_lib.course import corpus
+from attention_lib.course import corpus, evaluation, models
 
 query = torch.randn(2, 3, 8)
 key, value = torch.randn(2, 5, 8), torch.randn(2, 5, 4)
@@ -50,7 +50,9 @@ class Cosine(nn.Module):
 lib.attend(query, key, value, score=Cosine(), mask=mask, dropout_p=0.5)
 layer = lib.MultiHeadAttention.from_torch(nn.MultiheadAttention(8, 2))
 theirs: nn.MultiheadAttention = layer.to_torch(batch_first=False)
-block: lib.EncoderBlock = lib.EncoderBlock(8, 2, norm_first=False)
+norms = nn.LayerNorm(8), nn.LayerNorm(8)
+parts = lib.MultiHeadAttention(8, 2), lib.FeedForward(8, 16)
+block: lib.EncoderBlock = lib.EncoderBlock(*parts, *norms, pre_norm=False)
 
 
 class Cache:
@@ -62,16 +64,12 @@ class Cache:
         return key, value
 
 
-def store(cache: lib.AttentionCache) -> int:
-    return cache.length
-
-
-store(Cache())
-report: lib.LeakReport = lib.future_leak(Tagger(2), query, method="gradient")
+lib.MultiHeadAttention(8, 2)(query, cache=Cache())
+report: lib.LeakReport = lib.future_leak(Tagger(2), query)
 print(bool(report), report.largest + 1, report.where.upper())
 pairs: Sequence[corpus.Pair] = corpus.sample_pairs(3)
-model: seq2seq.Seq2Seq = lib.transformer_model(8, 2, 1, positions="rotary")
-exact: float = seq2seq.evaluate(model, pairs).exact
+model: seq2seq.Seq2Seq = models.transformer_model(8, 2, 1)
+exact: float = evaluation.evaluate(model, pairs).exact
 
 # Wrong calls, each in one place.
 lib.attend(query, key, value)  # error: call-arg
@@ -90,13 +88,11 @@ lib.MultiHeadAttention("8", 2)  # error: arg-type
 lib.MultiHeadAttention(8, 2, 0.1)  # error: call-arg,arg-type
 lib.MultiHeadAttention(8, 2, num_kv_heads=1.5)  # error: arg-type
 lib.MultiHeadAttention.from_torch(nn.Linear(8, 8))  # error: arg-type
-lib.EncoderBlock(8, 2, activation="silu")  # error: arg-type
+lib.EncoderBlock(8, 2)  # error: call-arg,arg-type
 lib.AdditiveScore(8, 8)  # error: call-arg
-lib.future_leak(Tagger(2), query, method="guess")  # error: arg-type
+lib.future_leak(Tagger(2), query, positions="guess")  # error: arg-type
 lib.padding_leak(Tagger(2), query, [3, 2], rows="some")  # error: arg-type
 lib.head_gates(nn.Linear(8, 8), query)  # error: arg-type
-lib.transformer_model(8, 2, 1, positions="relative")  # error: arg-type
 reference.softmax(object())  # error: arg-type
-store({})  # error: arg-type
 text: str = corpus.ENGLISH.encode(["cat"])  # error: assignment
 print(lib.no_such_name)  # error: attr-defined
