@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -11,7 +11,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.amp.autocast_mode import is_autocast_available
-from torch.autograd import forward_ad
 
 # Asked once: a compiler cannot always follow the question.
 AUTOCAST_DEVICES = frozenset(
@@ -30,28 +29,6 @@ def check_type(
         raise TypeError(f"{name} must be {what}, got {type(value).__name__}")
 
 
-def check_callable(name: str, value: Any) -> None:
-    """Refuse what cannot be called."""
-    if not callable(value):
-        raise TypeError(f"{name} must be callable, got {type(value).__name__}")
-
-
-def check_items(
-    name: str, items: Any, kind: type | tuple[type, ...], what: str
-) -> list[Any]:
-    """Refuse what is no collection of such items; return them in a list."""
-    if isinstance(items, str) or not isinstance(items, Iterable):
-        raise TypeError(
-            f"{name} must be a sequence of {what}, got {type(items).__name__}"
-        )
-    listed = list(items)
-    kind = (int, np.integer) if kind is int else kind
-    for item in listed:
-        if not isinstance(item, kind) or isinstance(item, bool):
-            raise TypeError(f"{name} must hold {what}, got {item!r}")
-    return listed
-
-
 def check_sizes(least: int = 1, **sizes: Any) -> None:
     """Refuse what is no whole number, or less than the least."""
     for name, size in sizes.items():
@@ -61,17 +38,6 @@ def check_sizes(least: int = 1, **sizes: Any) -> None:
             raise TypeError(f"{name} must be an int, got {size!r}")
         if size < least:
             raise ValueError(f"{name} must be at least {least}, got {size}")
-
-
-def check_no_tangent(name: str, *tensors: Tensor) -> None:
-    """Refuse forward-mode differentiation, which would find 0."""
-    for tensor in tensors:
-        dual = forward_ad.unpack_dual(tensor)
-        if dual.tangent is not None:
-            raise NotImplementedError(
-                f"{name} has no derivative in forward mode, as jvp and "
-                "jacfwd ask for; backward() goes the other way"
-            )
 
 
 def check_number(
@@ -119,58 +85,6 @@ def check_tensor(name: str, value: Any, kind: str, axes: str = "") -> None:
         raise ValueError(
             f"{name} must have shape {axes}, got {tuple(value.shape)}"
         )
-
-
-def check_width(name: str, value: Any, width: int, axes: str) -> None:
-    """Refuse what is no tensor of features, or of features of other width."""
-    check_tensor(name, value, "floating-point", axes)
-    if value.shape[-1] != width:
-        raise ValueError(
-            f"{name} must have width {width}, got {tuple(value.shape)}"
-        )
-
-
-def check_indices(name: str, value: Any, size: int, axes: str) -> None:
-    """Refuse what are no numbers from 0 to ``size - 1``.
-
-    Values are looked at where that is cheap: on the CPU, not while a
-    compiler traces.
-    """
-    check_tensor(name, value, "whole", axes)
-    if (
-        value.device.type == "cpu"
-        and value.numel()
-        and not torch.compiler.is_compiling()
-    ):
-        low, high = (int(end) for end in value.aminmax())
-        if low < 0 or high >= size:
-            raise ValueError(
-                f"{name} must hold numbers from 0 to {size - 1}, got "
-                f"{low if low < 0 else high}"
-            )
-
-
-def check_lengths(
-    name: str, value: Any, shape: torch.Size, least: int = 0
-) -> None:
-    """Refuse lengths that do not fit rows ``(B, T)``."""
-    check_indices(name, value, shape[1] + 1, "(B,)")
-    if len(value) != shape[0]:
-        raise ValueError(
-            f"{name} must hold one length for each of {shape[0]} rows, got "
-            f"{len(value)}"
-        )
-    if least and value.device.type == "cpu" and bool((value < least).any()):
-        raise ValueError(
-            f"{name} must be at least {least}, got {int(value.min())}"
-        )
-
-
-def check_axis(name: str, value: Any, rank: int) -> None:
-    """Refuse what is not the number of an axis."""
-    check_sizes(-max(rank, 1), **{name: value})
-    if value >= max(rank, 1):
-        raise ValueError(f"{name} must be one of {rank} axes, got {value}")
 
 
 def check_array(name: str, value: Any, least: int = 0) -> NDArray[np.float64]:

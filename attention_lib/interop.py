@@ -151,7 +151,8 @@ def to_mha_mask(
     torch.Size([6, 5, 4])
     """
     written = _from_bool(mask, dtype, blocked=True)
-    length = mask.shape[-2] if query_length is None else query_length
+    rows = (1, 1, *mask.shape)[-2]
+    length = rows if query_length is None else query_length
     if mask.dim() == 2:
         return written.expand(length, -1)
     if mask.dim() not in (3, 4) or num_heads is None:

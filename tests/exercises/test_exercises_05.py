@@ -8,11 +8,8 @@ import torch
 
 from attention_lib.course.exercises import _core
 from attention_lib.course.exercises._core import evaluate
-from attention_lib.masks import (
-    causal_mask,
-    from_key_padding_mask,
-    from_mha_mask,
-)
+from attention_lib.interop import from_key_padding_mask, from_mha_mask
+from attention_lib.masks import causal_mask
 
 
 def rejected(name, answer, words):

@@ -9,8 +9,9 @@ from torch import nn
 
 from attention_lib.course.exercises import _core
 from attention_lib.course.exercises._core import evaluate
+from attention_lib.multihead import MultiHeadAttention
 from attention_lib.positions import sinusoidal_encoding
-from attention_lib.transformer import EncoderBlock
+from attention_lib.transformer import EncoderBlock, FeedForward
 
 
 def accepted(name, answer):
@@ -317,7 +318,12 @@ def test_mistakes_in_the_rotation_are_named(answer, words):
 
 
 def count(d_model, hidden_dim):
-    block = EncoderBlock(d_model, 1, hidden_dim)
+    block = EncoderBlock(
+        MultiHeadAttention(d_model, 1),
+        FeedForward(d_model, hidden_dim),
+        torch.nn.LayerNorm(d_model),
+        torch.nn.LayerNorm(d_model),
+    )
     return sum(parameter.numel() for parameter in block.parameters())
 
 

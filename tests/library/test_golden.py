@@ -1,8 +1,4 @@
-"""Numbers that other libraries assert in their own tests.
-
-``OPERATIONS`` says, for each kind of case, in which ways the library can
-compute it; each case is checked in every way that takes its parameters.
-"""
+"""Numbers that other libraries assert in their own tests, in every way."""
 
 import json
 from pathlib import Path
@@ -11,182 +7,126 @@ import numpy as np
 import pytest
 import torch
 
+import attention_lib as lib
 from attention_lib import reference
-from attention_lib.attention import (
-    attend,
-    masked_softmax,
-    scaled_dot_product_attention,
-)
-from attention_lib.masks import causal_mask, padding_mask
-from attention_lib.scores import AdditiveScore, dot_score, scaled_dot_score
 
+F64 = torch.float64
 CASES = json.loads(
     (Path(__file__).parents[1] / "cases" / "golden.json").read_text("utf-8")
 )["cases"]
+SCALE = {"dot": 1.0, "scaled_dot": None}
 
 
-def numbers(case, name):
-    return torch.tensor(case["inputs"][name], dtype=torch.float64)
+def numbers(case, *names):
+    return [torch.tensor(case["inputs"][name], dtype=F64) for name in names]
 
 
-def truths(case, name):
-    return torch.tensor(case["inputs"][name], dtype=torch.bool)
-
-
-def top_left(query_length, key_length):
-    """Query i sees the keys j <= i, however many keys there are."""
-    return causal_mask(query_length, key_length, offset=0)
-
-
-def combined_mask(case):
-    """The mask of a case, query masks left out, or None."""
+def mask_of(case):
+    """What a query of the case may see; they align at the upper left."""
     inputs, params = case["inputs"], case["params"]
-    parts = []
+    mask = torch.tensor(True)
     if "key_mask" in inputs:
-        parts.append(truths(case, "key_mask")[:, None, :])
+        mask = mask & lib.from_attention_mask(torch.tensor(inputs["key_mask"]))
     if "key_lengths" in inputs:
-        lengths = torch.tensor(inputs["key_lengths"])
-        parts.append(padding_mask(lengths, inputs["tk"]))
-    if (params | inputs).get("causal") == "top-left":
-        parts.append(top_left(*sizes(case)))
-    mask = None
-    for part in parts:
-        mask = part if mask is None else mask & part
+        mask = mask & lib.padding_mask(inputs["key_lengths"], inputs["tk"])
+    words = params | inputs
+    if "top-left" in (words.get("causal"), words.get("align")):
+        if "tq" in inputs:
+            Tq, Tk = inputs["tq"], inputs["tk"]
+        else:
+            names = ("q", "k") if "q" in inputs else ("query_mask", "key_mask")
+            Tq, Tk = (len(inputs[name][0]) for name in names)
+        mask = mask & lib.causal_mask(Tq, Tk, offset=0)
     return mask
 
 
-def sizes(case):
-    inputs = case["inputs"]
-    if "tq" in inputs:
-        return inputs["tq"], inputs["tk"]
-    names = ("q", "k") if "q" in inputs else ("query_mask", "key_mask")
-    return tuple(len(inputs[name][0]) for name in names)
-
-
 def score_of(case):
-    """The score function that a case names."""
+    """The score function that a case names; projections are identities."""
     params, width = case["params"], len(case["inputs"]["q"][0][0])
-    if params["score"] == "dot":
-        return dot_score
-    if params["score"] == "scaled_dot":
-        return scaled_dot_score
-    # Additive without projections: the projections are the identity.
-    score = AdditiveScore(width, width, width).double()
+    if params["score"] != "additive":
+        return {"dot": lib.dot_score, "scaled_dot": lib.scaled_dot_score}[
+            params["score"]
+        ]
+    score = lib.AdditiveScore(width, width, width).double()
     identity = torch.eye(width) * params.get("inner_scale", 1.0)
     with torch.no_grad():
         score.query_proj.weight.copy_(identity)
         score.key_proj.weight.copy_(identity)
         score.vector.copy_(torch.tensor(params["scale_vec"]))
-    return score
+    return score.requires_grad_(False)
 
 
-def finish(case, context, weights):
-    """Blank the rows of padded queries, which leaves the weights alone."""
-    context = torch.as_tensor(context)
-    if "query_mask" in case["inputs"]:
-        context = context * truths(case, "query_mask")[..., None]
-    return {
-        "output": context,
-        "weights": weights if weights is None else torch.as_tensor(weights),
-        "output_feature_sum": context.sum(dim=-1),
-    }
+def eight_heads(query, key, value, mask, kv_heads):
+    """A layer of eight identical heads, whose outputs are summed up."""
+    layer = lib.MultiHeadAttention(
+        8, 8, num_kv_heads=kv_heads, d_head=8, bias=False
+    ).double()
+    for projection, count in zip(
+        layer.children(), (8, kv_heads, kv_heads), strict=False
+    ):
+        projection.weight.data = torch.eye(8, dtype=F64).repeat(count, 1)
+    layer.output_proj.weight.data = torch.eye(8, dtype=F64).repeat(1, 8) / 8
+    output, weights = layer(query, key, value, mask=mask, need_weights=True)
+    for head in range(1, 8):
+        torch.testing.assert_close(weights[:, head], weights[:, 0])
+    return output.detach(), weights[:, 0].detach()
 
 
-def by_attend(case):
-    tensors = [numbers(case, name) for name in "qkv"]
-    mask = combined_mask(case)
-    with torch.no_grad():
-        results = attend(*tensors, score=score_of(case), mask=mask)
-    return finish(case, *results)
+def attention_ways(case):
+    """Context and weights of a case, each way that can compute them."""
+    query, key, value = numbers(case, *"qkv")
+    mask, kind = mask_of(case), case["params"]["score"]
+    yield lib.attend(query, key, value, score=score_of(case), mask=mask)
+    if kind in SCALE:
+        yield reference.attention(query, key, value, mask, SCALE[kind])
+        for need_weights in (True, False):
+            yield lib.scaled_dot_product_attention(
+                query,
+                key,
+                value,
+                mask=mask,
+                scale=SCALE[kind],
+                need_weights=need_weights,
+            )
+    if case["id"].endswith("identity8"):
+        kv_heads = 8 if ".mha." in case["id"] else 2
+        yield eight_heads(query, key, value, mask, kv_heads)
 
 
-def by_reference(case):
-    tensors = [numbers(case, name) for name in "qkv"]
-    scale = SCALE[case["params"]["score"]]
-    results = reference.attention(*tensors, combined_mask(case), scale)
-    return finish(case, *results)
-
-
-def by_fused(need_weights):
-    def run(case):
-        results = scaled_dot_product_attention(
-            *(numbers(case, name) for name in "qkv"),
-            mask=combined_mask(case),
-            scale=SCALE[case["params"]["score"]],
-            need_weights=need_weights,
-        )
-        return finish(case, *results)
-
-    return run
-
-
-def by_masked_softmax(case):
-    weights = masked_softmax(numbers(case, "scores"), truths(case, "mask"))
-    return {"weights": weights, "output": weights @ numbers(case, "v")}
-
-
-def by_reference_softmax(case):
-    weights = reference.softmax(numbers(case, "scores"), truths(case, "mask"))
-    return {"weights": weights, "output": weights @ numbers(case, "v").numpy()}
-
-
-def by_score(case):
-    scores = score_of(case)(numbers(case, "q"), numbers(case, "k"))
-    return {"scores": scores.detach()}
-
-
-def by_mask(case):
-    if "key_mask" in case["inputs"]:
-        mask = truths(case, "key_mask")[:, None] & top_left(*sizes(case))
+def outcomes(case):
+    """What the library makes of a case; a query mask blanks output rows."""
+    inputs = case["inputs"]
+    blank = torch.tensor(inputs.get("query_mask", True))[..., None]
+    if case["op"] == "attention":
+        for context, weights in attention_ways(case):
+            output = torch.as_tensor(context) * blank
+            yield {
+                "output": output,
+                "weights": weights,
+                "output_feature_sum": output.sum(-1),
+            }
+    elif case["op"] == "apply_scores":
+        (scores, value), mask = numbers(case, "scores", "v"), inputs["mask"]
+        for weights in (
+            lib.masked_softmax(scores, torch.tensor(mask)),
+            torch.as_tensor(reference.softmax(scores, mask)),
+        ):
+            yield {"weights": weights, "output": weights @ value}
+    elif case["op"] == "scores":
+        yield {"scores": score_of(case)(*numbers(case, *"qk"))}
     else:
-        mask = top_left(*sizes(case))
-    return {"mask": mask}
+        yield {"mask": mask_of(case) & blank}
 
 
-def by_combination(case):
-    mask = combined_mask(case)
-    if "query_mask" in case["inputs"]:
-        mask = mask & truths(case, "query_mask")[..., None]
-    return {"mask": mask}
-
-
-SCALE = {"dot": 1.0, "scaled_dot": None}
-DOT_PRODUCTS_ONLY = {"reference", "fused", "explicit"}
-OPERATIONS = {
-    "attention": {
-        "attend": by_attend,
-        "reference": by_reference,
-        "fused": by_fused(need_weights=False),
-        "explicit": by_fused(need_weights=True),
-    },
-    "apply_scores": {
-        "masked_softmax": by_masked_softmax,
-        "reference": by_reference_softmax,
-    },
-    "scores": {"score": by_score},
-    "causal_mask": {"causal_mask": by_mask},
-    "combine_masks": {"masks": by_combination},
-}
-
-
-@pytest.mark.parametrize(
-    ("case", "way"),
-    [
-        pytest.param(case, way, id=f"{case['id']}-{way}")
-        for case in CASES
-        for way in OPERATIONS[case["op"]]
-        if case["params"].get("score") != "additive"
-        or way not in DOT_PRODUCTS_ONLY
-    ],
-)
-def test_the_numbers_of_other_libraries_come_out(case, way):
-    results = OPERATIONS[case["op"]][way](case)
-    for name, expected in case["expected"].items():
-        if results[name] is None:  # weights that were not asked for
-            continue
-        np.testing.assert_allclose(
-            np.asarray(results[name], dtype=float),
-            np.asarray(expected, dtype=float),
-            err_msg=name,
-            **case["tol"],
-        )
+@pytest.mark.parametrize("case", CASES, ids=[case["id"] for case in CASES])
+def test_the_numbers_of_other_libraries_come_out(case):
+    for found in outcomes(case):
+        for name, expected in case["expected"].items():
+            if found[name] is None:  # weights that were not asked for
+                continue
+            np.testing.assert_allclose(
+                np.asarray(found[name], dtype=float),
+                np.asarray(expected, dtype=float),
+                err_msg=name,
+                **case["tol"],
+            )

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from attention_lib.interop import to_key_padding_mask, to_mha_mask
 from attention_lib.leaks import (
     LeakReport,
     batch_leak,
@@ -20,12 +21,7 @@ from attention_lib.leaks import (
     padding_leak,
     step_leak,
 )
-from attention_lib.masks import (
-    causal_mask,
-    padding_mask,
-    to_key_padding_mask,
-    to_mha_mask,
-)
+from attention_lib.masks import causal_mask, padding_mask
 
 TYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 LENGTHS = [2, 5, 3]

@@ -18,7 +18,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call, grad
 from torch.nn import functional as F
 
-from attention_lib._models import ModelCache
 from attention_lib.attention import scaled_dot_product_attention
 from attention_lib.course.corpus import (
     CHINESE,
@@ -53,22 +52,6 @@ KINDS = ["sinusoidal", "learned", "rotary", None]
 BOTH_NORMS = pytest.mark.parametrize("pre_norm", [True, False])
 OLD = {"norm": "layer", "activation": "gelu", "bias": True}
 GROUPED = {"num_kv_heads": 1, "tie_embeddings": True, "interleaved": False}
-
-
-class Cache(ListCache):
-    """A plain cache that can forget and be sorted."""
-
-    def crop(self, length):
-        self.key, self.value = (
-            stored[:, :, :length] for stored in (self.key, self.value)
-        )
-
-    def reorder(self, rows):
-        self.key, self.value = self.key[rows], self.value[rows]
-
-
-def caches(model):
-    return ModelCache(Cache() for _ in model.blocks)
 
 
 def encoder_block(pre_norm=True, dropout=0.0, **options):
@@ -572,7 +555,7 @@ def test_any_chunks_give_each_row_what_it_has_alone(
     tokens = torch.randint(0, 20, (3, total))
     mask = padding_mask(lengths, total, side="left") if padded else None
     cuts = [0, *sorted(min(cut, total) for cut in cuts), total]
-    cache, parts = caches(model), []
+    cache, parts = model.requires_grad_(False).new_cache(), []
     for start, end in pairwise(cuts):
         seen = None if mask is None else mask[..., :end]
         parts.append(model(tokens[:, start:end], mask=seen, cache=cache))
@@ -594,7 +577,7 @@ def test_packed_documents_are_each_as_if_alone(kind, options):
     assert torch.allclose(stretched, packed) == (kind is None)
     alone = [model(document) for document in tokens.split(sizes, 1)]
     torch.testing.assert_close(packed, torch.cat(alone, 1))
-    cache, parts = caches(model), []
+    cache, parts = model.requires_grad_(False).new_cache(), []
     for start, end in ((0, 5), (5, 6), (6, 9)):
         here = {"positions": positions[:, start:end], "cache": cache}
         seen = mask[start:end, :end]
@@ -614,10 +597,11 @@ def test_a_model_can_return_the_weights_of_its_blocks(kind, options):
         assert not w.masked_fill((mask & causal_mask(5))[:, None], 0).any()
 
 
+@pytest.mark.plain
 def test_a_cache_can_be_cut_and_sorted():
     model = language_model()
     tokens, rows = torch.randint(0, 20, (3, 7)), torch.tensor([2, 0, 0])
-    cache = caches(model)
+    cache = model.requires_grad_(False).new_cache()
     model(tokens, cache=cache)
     cache.crop(4)
     assert cache.length == 4
@@ -630,7 +614,7 @@ def test_a_cache_can_be_cut_and_sorted():
 @pytest.mark.plain
 def test_caches_of_different_lengths_are_refused():
     model, tokens = language_model(), torch.tensor([[1, 2, 3]])
-    cache = caches(model)
+    cache = model.requires_grad_(False).new_cache()
     model(tokens, cache=cache)
     cache.caches[1].crop(2)
     with pytest.raises(ValueError, match=r"equally many positions.*\[3, 2\]"):
@@ -641,7 +625,7 @@ def test_caches_of_different_lengths_are_refused():
 def test_a_call_that_is_refused_or_interrupted_changes_no_cache():
     model = language_model("learned")
     tokens = torch.tensor([[1, 2, 3]])
-    cache = caches(model)
+    cache = model.requires_grad_(False).new_cache()
     model(tokens, cache=cache)
     for options in (
         {"mask": torch.ones(1, 1, 3).bool()},
