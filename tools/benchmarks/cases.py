@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -41,20 +47,25 @@ KERNEL_LENGTHS = (256, 512, 1024)
 ADDITIVE_SIZE = 128
 LONG = 16_384
 TOKENS = 512
+CACHED = 8192
 
 LAYER = "The layer"
+SMALL = "A small layer"
 KERNEL = "The fused path"
 EXPLICIT = "The path with weights"
 SOFTMAX = "The masked softmax"
 ADDITIVE = "The additive score"
 BLOCKWISE = "Block by block"
 CACHE = "With a cache"
+IMPORT = "The import"
 
 #: What each group compares, and on what.
 SETTINGS = {
     LAYER: "`MultiHeadAttention` against `torch.nn.MultiheadAttention`: four "
     "sequences of 512 positions, `d_model` 512, eight heads, in training "
     "mode unless said otherwise.",
+    SMALL: "The same with two sequences of 8 positions and `d_model` 64: "
+    "mostly the fixed cost of a call.",
     KERNEL: "`scaled_dot_product_attention` without weights against PyTorch's "
     "kernel of the same name, called with the same mask: four sequences, "
     "eight heads of width 64.",
@@ -74,7 +85,11 @@ SETTINGS = {
     CACHE: "One layer of width 256 with eight heads takes 512 tokens one "
     "after the other, with a `KVCache`, against the same layer that "
     "runs on all tokens so far at each step. One token is too little work "
-    "to be shared by threads; all tokens are not.",
+    "to be shared by threads; all tokens are not. Then one step of a layer of "
+    "width 512 with eight query heads beside 8,192 cached positions: two "
+    "heads of keys against eight.",
+    IMPORT: "`import attention_lib` in a process that has imported PyTorch, "
+    "against a tenth of a second.",
 }
 
 
@@ -168,6 +183,28 @@ def layer_cases() -> Iterator[Case]:
         )
 
 
+def small_cases() -> Iterator[Case]:
+    """The fixed cost of a call."""
+    theirs = nn.MultiheadAttention(64, HEADS, batch_first=True)
+    ours = MultiHeadAttention.from_torch(theirs)
+    x = torch.randn(2, 8, 64)
+    yield Case(
+        SMALL,
+        "forward",
+        lambda: ours(x)[0],
+        lambda: theirs(x, x, x, need_weights=False)[0],
+        time_bar=1.1,
+    )
+    ours, theirs = (copy.deepcopy(each).eval() for each in (ours, theirs))
+    yield Case(
+        SMALL,
+        "inference",
+        torch.inference_mode()(lambda: ours(x)[0]),
+        torch.inference_mode()(lambda: theirs(x, x, x, need_weights=False)[0]),
+        time_bar=1.6,
+    )
+
+
 def lengths_of(longest: int) -> list[int]:
     """Return the lengths of the sequences of a padded batch."""
     return [longest * (8 - 2 * sample) // 8 for sample in range(BATCH)]
@@ -202,7 +239,7 @@ def kernel_cases() -> Iterator[Case]:
                 KERNEL,
                 f"{length} positions, {name}",
                 lambda inputs=inputs, own=own: scaled_dot_product_attention(
-                    *inputs, **own, need_weights=False
+                    *inputs, **own
                 ),
                 lambda inputs=inputs, other=other: (
                     F.scaled_dot_product_attention(*inputs, **other)
@@ -213,11 +250,7 @@ def kernel_cases() -> Iterator[Case]:
     yield Case(
         KERNEL,
         f"{LENGTH} positions, no mask, forward and backward",
-        backward(
-            lambda: scaled_dot_product_attention(*inputs, need_weights=False)[
-                0
-            ]
-        ),
+        backward(lambda: scaled_dot_product_attention(*inputs)[0]),
         backward(lambda: F.scaled_dot_product_attention(*inputs)),
         time_bar=1.05,
     )
@@ -230,7 +263,7 @@ def explicit_cases() -> Iterator[Case]:
         for name, mask in masks_of(LENGTH).items():
             calls = (
                 lambda inputs=inputs, mask=mask: scaled_dot_product_attention(
-                    *inputs, mask=mask
+                    *inputs, mask=mask, need_weights=True
                 )[0],
                 lambda inputs=inputs, mask=mask: textbook_attention(
                     *inputs, mask
@@ -323,24 +356,94 @@ def cache_cases() -> Iterator[Case]:
     yield Case(CACHE, "all tokens", cached, starting_over, time_bar=1 / 10)
 
 
+def grouped_cases() -> Iterator[Case]:
+    """One more token beside a long cache, with few heads of keys and all."""
+    few = MultiHeadAttention(WIDTH, HEADS, num_kv_heads=2).eval()
+    every = MultiHeadAttention(WIDTH, HEADS).eval()
+    shared = HEADS // 2
+    for name, own in every.named_parameters():
+        less = few.get_parameter(name).data.unflatten(0, (-1, few.d_head))
+        groups = own.numel() // less.numel()
+        own.data = less.repeat_interleave(groups, 0).flatten(0, 1)
+    token = torch.randn(1, 1, WIDTH)
+    stored = torch.randn(2, 1, 2, CACHED, few.d_head)
+
+    def step(layer: MultiHeadAttention, heads: Tensor) -> Call:
+        cache = KVCache()
+        cache.update(*heads)
+
+        @torch.inference_mode()
+        def run() -> Tensor:
+            output, _ = layer(token, cache=cache)
+            cache.crop(CACHED)
+            return output
+
+        return run
+
+    yield Case(
+        CACHE,
+        "one more token, two heads of keys",
+        step(few, stored),
+        step(every, stored.repeat_interleave(shared, 2)),
+        time_bar=0.6,
+    )
+
+
+# A process with PyTorch splits for each line that it reads; the half imports.
+SPLITTING = """
+import os, sys, torch
+for _ in sys.stdin:
+    if os.fork() == 0:
+        import attention_lib
+        os._exit(0)
+    print(os.wait()[1], flush=True)
+"""
+
+
+def import_cases() -> Iterator[Case]:
+    """What an importer waits for, PyTorch apart."""
+    with ExitStack() as stack:
+
+        @cache
+        def server() -> subprocess.Popen[str]:
+            command = [sys.executable, "-c", SPLITTING]
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+            return stack.enter_context(
+                subprocess.Popen(command, **pipes, text=True)
+            )
+
+        def importing() -> Tensor:
+            print(file=server().stdin, flush=True)
+            return torch.tensor([int(server().stdout.readline())])
+
+        def waiting() -> Tensor:
+            time.sleep(0.1)
+            return torch.tensor([0])
+
+        yield Case(IMPORT, "all of it", importing, waiting, time_bar=1.0)
+
+
 def all_cases() -> Iterator[Case]:
     """Every comparison, in the order of the page."""
     yield from layer_cases()
+    yield from small_cases()
     yield from kernel_cases()
     yield from explicit_cases()
     yield from softmax_cases()
     yield from additive_cases()
     yield from long_cases()
     yield from cache_cases()
+    yield from grouped_cases()
+    yield from import_cases()
 
 
 def growing(length: int) -> dict[str, Call]:
     """Return the ways whose growth is drawn, on one head of width 64."""
     inputs = torch.randn(3, 1, 1, length, 64).unbind()
     return {
-        "plain": lambda: scaled_dot_product_attention(*inputs),
-        "fused kernel": lambda: scaled_dot_product_attention(
-            *inputs, need_weights=False
+        "plain": lambda: scaled_dot_product_attention(
+            *inputs, need_weights=True
         ),
+        "fused kernel": lambda: scaled_dot_product_attention(*inputs),
         "block by block": lambda: blockwise_attention(*inputs),
     }
