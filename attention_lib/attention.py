@@ -56,7 +56,7 @@ def masked_softmax(
     tensor([[0.5000, 0.0000, 0.5000],
             [0.0000, 0.0000, 0.0000]])
 
-    Built in :ref:`section 2.8 <sec-one-formula>`.
+    Built in section 2.8 (sec-one-formula).
     """
     if mask is not None:
         mask = fit_mask(mask, scores)
@@ -96,7 +96,7 @@ def attend(
     tensor([[1.5379],
             [2.4621]])
 
-    Built in :ref:`section 2.8 <sec-one-formula>`.
+    Built in section 2.8 (sec-one-formula).
     """
     q, k, v, precision = prepare(query, key, value, mask)
     with precision:  # float32 or wider
@@ -135,7 +135,7 @@ def scaled_dot_product_attention(
     tensor([[1.0000, 0.0000],
             [0.5000, 0.5000]])
 
-    Built in :ref:`section 5.6 <sec-both-paths>`.
+    Built in section 5.6 (sec-both-paths).
     """
     flags = {"is_causal": is_causal, "need_weights": need_weights}
     mask, bias = check_attention(query, key, value, mask, bias, **flags)

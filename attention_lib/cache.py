@@ -33,7 +33,7 @@ class KVCache:
     >>> keys.shape, cache.length, cache.num_bytes
     (torch.Size([1, 2, 4, 4]), 4, 256)
 
-    Built in :ref:`section 8.5 <sec-kv-cache>`.
+    Built in section 8.5 (sec-kv-cache).
     """
 
     def __init__(self) -> None:

@@ -42,7 +42,7 @@ def online_softmax(
     >>> online_softmax(zip(scores.split(2, -1), values.split(2)))[0]
     tensor([[12.]])
 
-    Built in :ref:`section 8.3 <sec-online-softmax>`.
+    Built in section 8.3 (sec-online-softmax).
     """
     largest: Any = -torch.inf  # of no key
     total: Any = 0.0
@@ -91,7 +91,7 @@ def blockwise_attention(
             [0.5000, 0.5000, 0.0000],
             [0.0000, 0.5000, 0.5000]])
 
-    Built in :ref:`section 8.3 <sec-online-softmax>`.
+    Built in section 8.3 (sec-online-softmax).
     """
     _blockwise.refuse_weights(need_weights, dropout_p)
     inputs = query, key, value, bias, mask, scale
@@ -126,7 +126,7 @@ def linear_attention(
     tensor([[1.0000, 0.0000],
             [0.5000, 0.5000]])
 
-    Built in :ref:`section 8.8 <sec-low-rank>`.
+    Built in section 8.8 (sec-low-rank).
     """
     check_sizes(chunk_size=chunk_size)
     mask, _ = check_attention(query, key, value, mask, is_causal=is_causal)

@@ -40,7 +40,7 @@ def next_token_probs(
     >>> next_token_probs(logits, top_p=0.7)
     tensor([0.6250, 0.3750, 0.0000])
 
-    Built in :ref:`section 7.11 <sec-writes>`.
+    Built in section 7.11 (sec-writes).
     """
     check_sampling(temperature, top_k, top_p)
     ordered, order = widen(logits).sort(stable=True, descending=True)
@@ -78,7 +78,7 @@ def generate(
     its mode back. Raises ValueError for an empty prompt, or beyond the
     model's ``max_length``.
 
-    Built in :ref:`section 7.11 <sec-writes>`.
+    Built in section 7.11 (sec-writes).
     """
     mask = check_prompts(model, tokens, lengths, max_new_tokens)
     done = torch.zeros_like(tokens[:, :1], dtype=torch.bool)

@@ -45,7 +45,7 @@ class LeakReport:
         future: LEAK of 1.7, output 0 sees input 1
         >>> assert not LeakReport("future", 0.0, 1e-5)
 
-    Built in :ref:`section 5.8 <sec-leak-detectors>`.
+    Built in section 5.8 (sec-leak-detectors).
     """
 
     kind: str
@@ -85,7 +85,7 @@ def influence(
                 [1, 1, 0],
                 [1, 1, 1]], dtype=torch.int32)
 
-    Built in :ref:`section 5.8 <sec-leak-detectors>`.
+    Built in section 5.8 (sec-leak-detectors).
     """
     with examine(model, inputs, **settings) as probe:
         columns = []
@@ -119,7 +119,7 @@ def future_leak(
         >>> bool(future_leak(lambda x: x.flip(1), torch.randn(2, 5, 3)))
         True
 
-    Built in :ref:`section 5.8 <sec-leak-detectors>`.
+    Built in section 5.8 (sec-leak-detectors).
     """
     last = positions == "last"
     with examine(model, inputs, 1, last, **settings) as probe:
@@ -160,7 +160,7 @@ def padding_leak(
         >>> bool(padding_leak(mean, inputs, [2, 4], rows="all"))
         True
 
-    Built in :ref:`section 5.8 <sec-leak-detectors>`.
+    Built in section 5.8 (sec-leak-detectors).
     """
     with examine(model, inputs, **settings) as probe:
         real = real_tokens(inputs.shape[:2], lengths, keep, side)
@@ -193,7 +193,7 @@ def batch_leak(
         >>> bool(batch_leak(center, torch.randn(3, 2, 4)))
         True
 
-    Built in :ref:`section 5.8 <sec-leak-detectors>`.
+    Built in section 5.8 (sec-leak-detectors).
     """
     with examine(model, inputs, 2, **settings) as probe:
         for sample in range(len(inputs)):
@@ -224,7 +224,7 @@ def order_leak(
         >>> bool(order_leak(lambda x: x[:, :1], torch.randn(2, 5, 3)))
         True
 
-    Built in :ref:`section 5.8 <sec-leak-detectors>`.
+    Built in section 5.8 (sec-leak-detectors).
     """
     with examine(model, inputs, **settings) as probe:
         order = probe.shuffled(lengths)
@@ -260,7 +260,7 @@ def missing(
         >>> missing(lambda x: x, torch.randn(1, 2, 4)).where
         'output 1 does not see input 0'
 
-    Built in :ref:`section 5.8 <sec-leak-detectors>`.
+    Built in section 5.8 (sec-leak-detectors).
     """
     with examine(model, inputs, **settings) as probe:
         hidden = should_see(probe, expected)
@@ -297,7 +297,7 @@ def step_leak(
         >>> bool(step_leak(lambda x: x.cumsum(1), forgetful, x))
         True
 
-    Built in :ref:`section 5.8 <sec-leak-detectors>`.
+    Built in section 5.8 (sec-leak-detectors).
     """
     with examine(full, inputs, **settings) as probe:
         before, parts = probe.before, pieces(probe.inputs, chunks)

@@ -48,7 +48,7 @@ def padding_mask(
     <BLANKLINE>
             [[1, 1, 1, 0]]], dtype=torch.int32)
 
-    Built in :ref:`section 5.3 <sec-one-meaning>`.
+    Built in section 5.3 (sec-one-meaning).
     """
     lengths, max_length = check_row_lengths(lengths, max_length, side)
     position = torch.arange(max_length, device=lengths.device)
@@ -69,7 +69,7 @@ def from_attention_mask(
     >>> from_attention_mask(torch.tensor([[0, 1, 1]]))
     tensor([[[False,  True,  True]]])
 
-    Built in :ref:`section 5.3 <sec-one-meaning>`.
+    Built in section 5.3 (sec-one-meaning).
     """
     check_keep(attention_mask)
     return attention_mask.bool()[:, None]
@@ -93,7 +93,7 @@ def causal_mask(
     tensor([[1, 1, 1, 0],
             [1, 1, 1, 1]], dtype=torch.int32)
 
-    Built in :ref:`section 5.3 <sec-one-meaning>`.
+    Built in section 5.3 (sec-one-meaning).
     """
     if key_length is None:
         key_length = query_length
@@ -128,7 +128,7 @@ def sliding_window_mask(
             [1, 1, 0],
             [0, 1, 1]], dtype=torch.int32)
 
-    Built in :ref:`section 8.7 <sec-sparse>`.
+    Built in section 8.7 (sec-sparse).
     """
     check_sizes(window=window)
     if key_length is None:
@@ -161,7 +161,7 @@ def block_sparse_mask(
             [1, 1, 0, 0],
             [1, 1, 1, 1]], dtype=torch.int32)
 
-    Built in :ref:`section 8.7 <sec-sparse>`.
+    Built in section 8.7 (sec-sparse).
     """
     rows = layout.repeat_interleave(block_size, 0)[:query_length]
     return rows.repeat_interleave(block_size, 1)[:, :key_length]
@@ -179,7 +179,7 @@ def document_mask(ids: Integer[Tensor, "*B T"]) -> Bool[Tensor, "*B T T"]:
             [1, 1, 0],
             [0, 0, 1]], dtype=torch.int32)
 
-    Built in :ref:`section 8.7 <sec-sparse>`.
+    Built in section 8.7 (sec-sparse).
     """
     check_tensor("ids", ids, "whole", "(..., T)")
     return ids[..., :, None] == ids[..., None, :]

@@ -39,7 +39,7 @@ def hard_alignment(weights: Float[Tensor, "Tt Ts"]) -> set[tuple[int, int]]:
     >>> sorted(hard_alignment(torch.tensor([[0.2, 0.8], [0.6, 0.4]])))
     [(0, 1), (1, 0)]
 
-    Built in :ref:`section 3.7 <sec-alignment>`.
+    Built in section 3.7 (sec-alignment).
     """
     return set(enumerate(weights.argmax(dim=-1).tolist()))
 
@@ -61,7 +61,7 @@ def alignment_error_rate(
     >>> alignment_error_rate([{(0, 1), (1, 0)}], [{(0, 1), (1, 1)}])
     0.5
 
-    Built in :ref:`section 3.7 <sec-alignment>`.
+    Built in section 3.7 (sec-alignment).
     """
     possible = sure if possible is None else possible
     right = total = 0
@@ -94,7 +94,7 @@ def dot_product_moments(
     >>> dot_product_moments(64, query_std=2.0, correlation=0.5)
     (64.0, 320.0)
 
-    Built in :ref:`section 4.3 <sec-root-not-width>`.
+    Built in section 4.3 (sec-root-not-width).
     """
     check_sizes(0, width=width)
     check_number("query_std", query_std, low=0.0)
@@ -123,7 +123,7 @@ def softmax_jacobian(
     tensor([[ 0.2500, -0.2500],
             [-0.2500,  0.2500]])
 
-    Built in :ref:`section 4.4 <sec-softmax-jacobian>`.
+    Built in section 4.4 (sec-softmax-jacobian).
     """
     weights = widen(weights)
     products = weights[..., :, None] * weights[..., None, :]
@@ -145,7 +145,7 @@ def softmax_jacobian_norm(
     >>> softmax_jacobian_norm(torch.tensor([[0.5, 0.5], [1.0, 0.0]]))
     tensor([0.5000, 0.0000])
 
-    Built in :ref:`section 4.4 <sec-softmax-jacobian>`.
+    Built in section 4.4 (sec-softmax-jacobian).
     """
     weights = widen(weights)
     if weights.shape[-1] == 0:
@@ -176,7 +176,7 @@ def score_variance(
     >>> score_variance(torch.tensor([[1.0, 3.0, 9.0]]), mask)
     tensor([1.])
 
-    Built in :ref:`section 4.5 <sec-gradient-widths>`.
+    Built in section 4.5 (sec-gradient-widths).
     """
     scores = widen(scores)
     keep = torch.ones_like(scores, dtype=torch.bool)
@@ -200,7 +200,7 @@ def attention_entropy(
     >>> attention_entropy(weights).exp()
     tensor([2., 1.])
 
-    Built in :ref:`section 4.5 <sec-gradient-widths>`.
+    Built in section 4.5 (sec-gradient-widths).
     """
     weights = widen(weights)
     logarithm = torch.where(weights > 0, weights, 1.0).log()
@@ -217,7 +217,7 @@ def largest_weight(
     >>> largest_weight(torch.tensor([[0.5, 0.3, 0.2]]))
     tensor([0.5000])
 
-    Built in :ref:`section 4.5 <sec-gradient-widths>`.
+    Built in section 4.5 (sec-gradient-widths).
     """
     weights = widen(weights)
     if weights.shape[-1] == 0:
@@ -243,7 +243,7 @@ def head_gates(
     >>> bool((output == layer.output_proj.bias).all())
     True
 
-    Built in :ref:`section 6.9 <sec-weights-not-importance>`.
+    Built in section 6.9 (sec-weights-not-importance).
     """
     if gates.shape != (layer.num_heads,):
         raise ValueError(

@@ -36,7 +36,7 @@ def split_heads(
             [2., 3.],
             [4., 5.]])
 
-    Built in :ref:`section 6.2 <sec-heads>`.
+    Built in section 6.2 (sec-heads).
     """
     return features.unflatten(-1, (num_heads, -1)).transpose(-3, -2)
 
@@ -51,7 +51,7 @@ def merge_heads(
     >>> torch.equal(merge_heads(split_heads(x, 3)), x)
     True
 
-    Built in :ref:`section 6.2 <sec-heads>`.
+    Built in section 6.2 (sec-heads).
     """
     return heads.transpose(-3, -2).flatten(-2)
 
@@ -83,7 +83,7 @@ class MultiHeadAttention(nn.Module):
     >>> output.shape, weights.shape
     (torch.Size([2, 5, 12]), torch.Size([2, 3, 5, 5]))
 
-    Built in :ref:`section 6.4 <sec-multihead-layer>`.
+    Built in section 6.4 (sec-multihead-layer).
     """
 
     def __init__(

@@ -49,7 +49,7 @@ def sinusoidal_encoding(
     tensor([[0.0000, 1.0000, 0.0000, 1.0000],
             [0.8415, 0.5403, 0.0100, 0.9999]])
 
-    Built in :ref:`section 7.2 <sec-position>`.
+    Built in section 7.2 (sec-position).
     """
     check_frequencies("d_model", d_model, base)
     angles = _angles(positions, d_model, base, dtype)
@@ -66,7 +66,7 @@ class SinusoidalPositions(nn.Module):
     >>> SinusoidalPositions(4)(torch.zeros(1, 2, 4))[0, 1]
     tensor([0.8415, 0.5403, 0.0100, 0.9999])
 
-    Built in :ref:`section 7.2 <sec-position>`.
+    Built in section 7.2 (sec-position).
     """
 
     def __init__(self, d_model: int, *, base: float = 10000.0) -> None:
@@ -98,7 +98,7 @@ class LearnedPositions(nn.Module):
     >>> LearnedPositions(5, 4)(torch.zeros(1, 2, 4)).shape
     torch.Size([1, 2, 4])
 
-    Built in :ref:`section 7.3 <sec-rotary>`.
+    Built in section 7.3 (sec-rotary).
     """
 
     def __init__(self, max_length: int, d_model: int) -> None:
@@ -131,7 +131,7 @@ class RotaryPositions(nn.Module):
     >>> RotaryPositions(2)(torch.tensor([[1.0, 0.0]]), torch.tensor([1]))
     tensor([[0.5403, 0.8415]])
 
-    Built in :ref:`section 7.3 <sec-rotary>`.
+    Built in section 7.3 (sec-rotary).
     """
 
     def __init__(
@@ -180,7 +180,7 @@ def count_positions(
     >>> count_positions(torch.tensor([[0, 5, 7]]), mask)
     tensor([[0, 0, 1]])
 
-    Built in :ref:`section 7.10 <sec-language-model>`.
+    Built in section 7.10 (sec-language-model).
     """
     rows, length = tokens.shape
     positions = torch.arange(cached, cached + length, device=tokens.device)

@@ -28,7 +28,7 @@ def softmax(
     >>> softmax([0.0, np.log(3.0)]).round(4)
     array([0.25, 0.75])
 
-    Built in :ref:`section 2.6 <sec-stable-softmax>`.
+    Built in section 2.6 (sec-stable-softmax).
     """
     scores = check_array("scores", scores)
     if mask is not None:
@@ -71,7 +71,7 @@ def attention(
     >>> weights, context
     (array([[0.5, 0.5]]), array([[4.]]))
 
-    Built in :ref:`section 2.6 <sec-stable-softmax>`.
+    Built in section 2.6 (sec-stable-softmax).
     """
     query = check_array("query", query, 2)
     key = check_array("key", key, 2)

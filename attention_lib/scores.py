@@ -45,7 +45,7 @@ def dot_score(
     >>> dot_score(torch.tensor([[1.0, 2.0]]), key)
     tensor([[1., 5.]])
 
-    Built in :ref:`section 3.3 <sec-multiplicative>`.
+    Built in section 3.3 (sec-multiplicative).
     """
     return wide_product(query, key.mT)
 
@@ -62,7 +62,7 @@ class BilinearScore(nn.Module):
     >>> score(torch.randn(2, 4, 3), torch.randn(2, 7, 5)).shape
     torch.Size([2, 4, 7])
 
-    Built in :ref:`section 3.3 <sec-multiplicative>`.
+    Built in section 3.3 (sec-multiplicative).
     """
 
     def __init__(self, query_dim: int, key_dim: int) -> None:
@@ -93,7 +93,7 @@ class AdditiveScore(nn.Module):
     >>> score(torch.randn(2, 4, 3), torch.randn(2, 7, 5)).shape
     torch.Size([2, 4, 7])
 
-    Built in :ref:`section 3.4 <sec-additive-blocks>`.
+    Built in section 3.4 (sec-additive-blocks).
     """
 
     def __init__(self, query_dim: int, key_dim: int, hidden_dim: int) -> None:
@@ -137,7 +137,7 @@ def scaled_dot_score(
     >>> scaled_dot_score(query, query)
     tensor([[2.]])
 
-    Built in :ref:`section 4.3 <sec-root-not-width>`.
+    Built in section 4.3 (sec-root-not-width).
     """
     if scale is None:
         scale = 1 / math.sqrt(max(query.shape[-1], 1))

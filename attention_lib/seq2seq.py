@@ -38,7 +38,7 @@ class Memory(NamedTuple):
     ``mask`` is True at the words; ``final`` is one vector for the whole
     sentence, or None from an encoder that makes none.
 
-    Built in :ref:`section 1.4 <sec-encoder>`.
+    Built in section 1.4 (sec-encoder).
     """
 
     states: Float[Tensor, "B Ts d"]
@@ -61,7 +61,7 @@ class Encoder(nn.Module):
     >>> memory.states.shape, memory.final.shape
     (torch.Size([2, 2, 6]), torch.Size([2, 6]))
 
-    Built in :ref:`section 1.4 <sec-encoder>`.
+    Built in section 1.4 (sec-encoder).
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Decoder(nn.Module):
     positions at once, it also overrides ``forward``, which must then give
     the same logits.
 
-    Built in :ref:`section 1.5 <sec-decoder>`.
+    Built in section 1.5 (sec-decoder).
     """
 
     def start(self, memory: Memory) -> Any:
@@ -168,7 +168,7 @@ def run_gru(
     >>> torch.equal(states[:, -1], last)
     True
 
-    Built in :ref:`section 1.5 <sec-decoder>`.
+    Built in section 1.5 (sec-decoder).
     """
     if not inputs.shape[1]:  # a GRU refuses to read nothing
         return inputs.new_zeros(len(inputs), 0, gru.hidden_size), hidden
@@ -191,7 +191,7 @@ class FixedVectorDecoder(Decoder):
     >>> decoder(torch.tensor([[1, 5, 4]]), memory).shape
     torch.Size([1, 3, 9])
 
-    Built in :ref:`section 1.5 <sec-decoder>`.
+    Built in section 1.5 (sec-decoder).
     """
 
     def __init__(
@@ -243,7 +243,7 @@ class Seq2Seq(nn.Module):
     >>> model(source, lengths, torch.tensor([[1, 5, 6]])).shape
     torch.Size([1, 3, 9])
 
-    Built in :ref:`section 1.5 <sec-decoder>`.
+    Built in section 1.5 (sec-decoder).
     """
 
     def __init__(self, encoder: nn.Module, decoder: Decoder) -> None:
@@ -281,7 +281,7 @@ class AttentionDecoder(Decoder):
     >>> decoder(torch.tensor([[1, 5], [1, 4]]), memory).shape
     torch.Size([2, 2, 9])
 
-    Built in :ref:`section 3.5 <sec-attention-decoder>`.
+    Built in section 3.5 (sec-attention-decoder).
     """
 
     def __init__(

@@ -42,7 +42,7 @@ class FeedForward(nn.Module):
     >>> FeedForward(4, 16)(torch.randn(2, 3, 4)).shape
     torch.Size([2, 3, 4])
 
-    Built in :ref:`section 7.4 <sec-block>`.
+    Built in section 7.4 (sec-block).
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class SwiGLU(nn.Module):
     >>> SwiGLU(4, 16)(torch.randn(2, 3, 4)).shape
     torch.Size([2, 3, 4])
 
-    Built in :ref:`section 7.4 <sec-block>`.
+    Built in section 7.4 (sec-block).
     """
 
     def __init__(self, d_model: int, d_ff: int, *, bias: bool = False) -> None:
@@ -114,7 +114,7 @@ class EncoderBlock(nn.Module):
     >>> states.shape, weights.shape
     (torch.Size([3, 5, 8]), torch.Size([3, 2, 5, 5]))
 
-    Built in :ref:`section 7.4 <sec-block>`.
+    Built in section 7.4 (sec-block).
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class DecoderBlock(nn.Module):
     >>> weights.shape, cross_weights.shape
     (torch.Size([3, 2, 4, 4]), torch.Size([3, 2, 4, 6]))
 
-    Built in :ref:`section 7.4 <sec-block>`.
+    Built in section 7.4 (sec-block).
     """
 
     def __init__(
@@ -339,7 +339,7 @@ class TransformerEncoder(_Stack):
     >>> memory.states.shape, memory.mask.shape, memory.final
     (torch.Size([2, 2, 8]), torch.Size([2, 1, 2]), None)
 
-    Built in :ref:`section 7.6 <sec-stacks>`.
+    Built in section 7.6 (sec-stacks).
     """
 
     def _output(self, d_model: int, vocab_size: int, bias: bool) -> nn.Module:
@@ -362,7 +362,7 @@ class TransformerState(NamedTuple):
     ``memory`` is what the encoder made; ``words`` and ``sources`` hold, for
     each block, the keys and values of the words and of the memory.
 
-    Built in :ref:`section 7.6 <sec-stacks>`.
+    Built in section 7.6 (sec-stacks).
     """
 
     memory: Memory
@@ -384,7 +384,7 @@ class TransformerDecoder(_Stack, Decoder):
     >>> decoder(torch.tensor([[1, 5], [1, 4]]), memory).shape
     torch.Size([2, 2, 9])
 
-    Built in :ref:`section 7.6 <sec-stacks>`.
+    Built in section 7.6 (sec-stacks).
     """
 
     def _block(
@@ -470,7 +470,7 @@ class LanguageModel(_Stack):
     >>> model(torch.tensor([[1, 5, 6]])).shape
     torch.Size([1, 3, 10])
 
-    Built in :ref:`section 7.10 <sec-language-model>`.
+    Built in section 7.10 (sec-language-model).
     """
 
     generate = generation.generate

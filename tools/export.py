@@ -117,7 +117,7 @@ class Cell:
             text = node.body[0]
             last = lines[text.end_lineno - 1]
             indent = " " * text.col_offset
-            link = f"Built in :ref:`section {number} <{label}>`."
+            link = f"Built in section {number} ({label})."
             lines[text.end_lineno - 1 : text.end_lineno] = [
                 *([last.rstrip().removesuffix('"""').rstrip()]),
                 "",

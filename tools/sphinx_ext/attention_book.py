@@ -24,6 +24,8 @@ VENDOR = ROOT / "tools" / "vendor"
 PRINT = ROOT / "_build" / "print"
 DOWNLOADS = {"attention-course.pdf": "PDF", "attention-course.epub": "EPUB"}
 
+# As tools/export.py ends a docstring, to be read in a terminal too.
+BUILT = re.compile(r"^Built in section ([\d.]+) \(([\w-]+)\)\.$")
 DIRECTIVE = re.compile(r"#\|\s*export\s+(\w+)\s*\n")
 
 # The same symbol has the same colour in figures and in formulas.
@@ -244,8 +246,18 @@ def finish_page(
         context["theme_extra_footer"] = footer
 
 
+def link_sections(app: Sphinx, *about: Any) -> None:
+    """Make a link of the section that a docstring names in plain text."""
+    lines = about[-1]
+    lines[:] = [
+        BUILT.sub(r"Built in :ref:`section \1 <\2>`.", x) for x in lines
+    ]
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register everything with Sphinx."""
+    app.setup_extension("sphinx.ext.autodoc")
+    app.connect("autodoc-process-docstring", link_sections)
     app.add_html_math_renderer(
         "katex",
         inline_renderers=(visit_math, None),
