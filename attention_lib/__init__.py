@@ -13,10 +13,7 @@ from attention_lib.efficient import (
     linear_attention,
     online_softmax,
 )
-from attention_lib.generation import (
-    generate,
-    next_token_probs,
-)
+from attention_lib.generation import next_token_probs
 from attention_lib.interop import (
     from_key_padding_mask,
     from_mha_mask,

@@ -43,8 +43,8 @@ def check_sizes(least: int = 1, **sizes: Any) -> None:
 def check_number(
     name: str,
     value: Any,
-    low: float = -sys.float_info.max,
-    high: float = sys.float_info.max,
+    low: float | int = -sys.float_info.max,
+    high: float | int = sys.float_info.max,
 ) -> None:
     """Refuse what is no number, or NaN, or beyond the limits."""
     if isinstance(value, bool) or not isinstance(

@@ -51,8 +51,8 @@ def alignment_error_rate(
 ) -> float:
     """Compare predicted links with true ones: 0 is best, 1 is worst.
 
-    1 - (|A & S| + |A & P|) / (|A| + |S|) with the predicted links A, the
-    sure links S and the possible links P (S if omitted, and S is always
+    ``1 - (|A & S| + |A & P|) / (|A| + |S|)`` with the predicted links A,
+    the sure links S and the possible links P (S if omitted, and S is always
     possible), one set for each sentence. 0 if there is no link at all.
     Raises ValueError for different numbers of sentences.
 
