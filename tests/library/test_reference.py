@@ -15,7 +15,7 @@ ROW = st.lists(st.tuples(st.floats(-600, 600), st.booleans()), min_size=1)
 
 @given(ROW)
 def test_a_masked_softmax_is_the_quotient_of_the_kept_exponentials(row):
-    scores, keep = zip(*row, strict=True)
+    scores, keep = map(np.array, zip(*row, strict=True))
     powers = [math.exp(score) * kept for score, kept in row]
     total = math.fsum(powers) or 1.0
     close = {"rtol": 1e-12, "atol": 1e-200}

@@ -96,3 +96,4 @@ lib.head_gates(nn.Linear(8, 8), query)  # error: arg-type
 reference.softmax(object())  # error: arg-type
 text: str = corpus.ENGLISH.encode(["cat"])  # error: assignment
 print(lib.no_such_name)  # error: attr-defined
+lib.LanguageModel(10, 8)  # error: call-arg

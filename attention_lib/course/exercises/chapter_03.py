@@ -473,7 +473,7 @@ def _scores_and_size(
     block: int,
 ) -> Any:
     """Return the scores, and whether a tensor was larger than a block."""
-    with torch.no_grad(), _Largest() as largest:  # type: ignore[no-untyped-call]
+    with torch.no_grad(), _Largest() as largest:
         scores = answer(query, key, vector, block)
     if scores is None:
         return None
