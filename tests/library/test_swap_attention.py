@@ -91,8 +91,9 @@ def test_inputs_without_a_batch(batch_first):
 def test_a_whole_transformer_gives_equal_outputs_and_gradients(
     batch_first, norm_first, training
 ):
-    theirs = nn.Transformer(WIDTH, HEADS, 2, 2, 16, dropout=0.0,
-        batch_first=batch_first, norm_first=norm_first).train(training)  # fmt: skip
+    options = {"batch_first": batch_first, "norm_first": norm_first}
+    theirs = nn.Transformer(WIDTH, HEADS, 2, 2, 16, dropout=0.0, **options)
+    theirs.train(training)
     kept = copy.deepcopy(theirs)
     ours = swap_attention(theirs)
     source, target = torch.randn(2, B, T, WIDTH)
