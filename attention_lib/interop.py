@@ -364,6 +364,7 @@ def swap_attention(model: nn.Module) -> nn.Module:
     without such a layer are a ``ValueError``.
 
     Example:
+        >>> import torch
         >>> theirs = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
         >>> ours = swap_attention(theirs)
         >>> x = torch.randn(3, 4, 8)
